@@ -1,0 +1,1 @@
+"""Reports: queries over a results database, statistics of paired differences, figures, HTML, Markdown and exports."""
