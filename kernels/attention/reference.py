@@ -1,0 +1,39 @@
+"""Attention over the union of a group's selected rows, in PyTorch (SPEC section 3).
+
+Rows are fetched once per KV head for the union of its query heads' sets; each head then attends to its own set. Softmax
+and accumulation are fp32, rows stay in the model's precision.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def union_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Union over the group: mask `[T, H, G, n]` -> indices `[T, H, U]` ascending, padded with 0, and counts `[T, H]`."""
+    union = mask.any(-2)
+    counts = union.sum(-1)
+    width = int(counts.max()) if counts.numel() else 0
+    indices = torch.zeros(*counts.shape, width, dtype=torch.int64, device=mask.device)
+    t, h, token = torch.nonzero(union, as_tuple=True)
+    slot = (union.cumsum(-1) - 1)[t, h, token]
+    indices[t, h, slot] = token
+    return indices, counts
+
+
+def attend_selected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """Attention of each query head over its selected rows.
+
+    query: `[T, H, G, d]`; keys, values: `[H, n, d]`; mask: bool `[T, H, G, n]`. Returns outputs `[T, H, G, d]` fp32 and the
+    number of rows fetched `[T, H]`.
+    """
+    indices, counts = union_rows(mask)
+    head = torch.arange(keys.shape[0], device=keys.device).view(1, -1, 1)
+    some_keys = keys[head, indices].to(torch.float32)
+    some_values = values[head, indices].to(torch.float32)
+    logits = (query.to(torch.float32) @ some_keys.transpose(-1, -2)) * scaling  # [T, H, G, U]
+    live = torch.arange(indices.shape[-1], device=keys.device) < counts.unsqueeze(-1)
+    allowed = mask.gather(-1, indices.unsqueeze(-2).expand(*mask.shape[:-1], -1)) & live.unsqueeze(-2)
+    weights = torch.softmax(logits.masked_fill(~allowed, -torch.inf), dim=-1)
+    return weights @ some_values, counts

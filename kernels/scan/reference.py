@@ -1,0 +1,37 @@
+"""The plane scan in PyTorch: approximate q.k of every token from prefix reads of its channels (SPEC sections 1 and 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leadline.kernels.planes import BLOCK, decode
+
+
+def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, block: int = BLOCK) -> Tensor:
+    """Scores `[..., H, G, block m]` in fp32.
+
+    query: `[..., H, G, c]`, the channels that were read, fp32. planes: `[H, c, D, m]` int64; scales: `[H, c, m]` fp16.
+    depth: `[..., H, c]`, the planes each position's plan read of a channel; planes past it do not enter. Positions (leading
+    dimensions) that share one plan may leave them out of `depth`.
+    """
+    batch = query.shape[:-3]
+    maxima = scales.to(torch.float32)
+    if depth.dim() == 2 or depth[..., 0, 0].numel() == 1:
+        return _scan(query, decode(planes, depth.reshape(depth.shape[-2:]), block), maxima, block)
+    total = query.new_zeros(*batch, *query.shape[-3:-1], planes.shape[-1] * block)
+    for t in range(1, planes.shape[-2] + 1):  # one product per depth: positions differ in depth, not in the planes read
+        here = depth == t
+        if bool(here.any()):
+            values = decode(planes, torch.full(planes.shape[:2], t, device=planes.device), block)
+            total += _scan(query * here.unsqueeze(-2), values, maxima, block)
+    return total
+
+
+def _scan(query: Tensor, values: Tensor, maxima: Tensor, block: int) -> Tensor:
+    """query `[..., H, G, c]` . (values `[H, c, n]` * block maxima `[H, c, m]`)."""
+    scaled = (values.unflatten(-1, (-1, block)) * maxima.unsqueeze(-1)).flatten(-2)
+    heads = query.shape[-3]
+    rows = query.movedim(-3, 0).reshape(heads, -1, query.shape[-1])
+    scores = torch.bmm(rows, scaled)
+    return scores.reshape(heads, *query.shape[:-3], query.shape[-2], -1).movedim(0, -3)

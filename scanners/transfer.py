@@ -1,0 +1,70 @@
+"""The metered transfer: moves what a plan names out of an index and counts the bytes it hands over (SPEC section 4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from leadline.scanners.base import Delivery, Index, ReadPlan, Reads
+
+SECTOR = 32
+
+
+def fetch(index: Index, plan: ReadPlan) -> Delivery:
+    """Deliver the planned channels and levels of every field.
+
+    Levels a plan does not name arrive as zeros: `score` cannot see them. For one query position (or a plan shared by all) the
+    byte count is that of the delivery; where several positions with plans of their own are read together, the union is
+    delivered and counted.
+    """
+    if not plan.depth:
+        heads = 1
+        empty = torch.empty(heads, 0, dtype=torch.int64)
+        return Delivery(Reads(empty, {}, {}, index.tokens, index.block), 0)
+    union = {name: _over_positions(levels) for name, levels in plan.depth.items()}
+    touched = torch.stack([levels > 0 for levels in union.values()]).any(0)  # [H, d]
+    channel, whole = _slots(touched)
+    head = torch.arange(channel.shape[0], device=channel.device).unsqueeze(-1)
+    fields: dict[str, Tensor] = {}
+    depth: dict[str, Tensor] = {}
+    nbytes = sectors = runs = 0
+    for name, levels in plan.depth.items():
+        source = index.fields[name]
+        wanted = union[name]
+        deepest = int(wanted.max())
+        if whole:
+            slots, own, moved = wanted, levels, source[:, :, :deepest]
+        else:
+            live = torch.arange(channel.shape[-1], device=channel.device) < touched.sum(-1, keepdim=True)
+            slots = wanted.gather(-1, channel) * live
+            own = levels.gather(-1, channel.expand(*levels.shape[:-1], -1)) * live
+            moved = source[head, channel, :deepest]
+        level = torch.arange(deepest, device=channel.device)
+        unread = level >= slots.unsqueeze(-1)
+        if bool(unread.any()):
+            moved = moved.masked_fill(unread.unsqueeze(-1), 0)
+        items = int((~unread).sum()) * source.shape[-1]
+        nbytes += items * source.element_size()
+        run_bytes = source.shape[-1] * source.element_size()
+        sectors += int((~unread).sum()) * (-(-run_bytes // SECTOR) * SECTOR)
+        runs += int((~unread).sum())
+        fields[name], depth[name] = moved, own
+    return Delivery(Reads(channel, fields, depth, index.tokens, index.block), nbytes, sectors, runs)
+
+
+def _over_positions(levels: Tensor) -> Tensor:
+    """The deepest level any position reads: `[..., H, d]` -> `[H, d]`."""
+    return levels if levels.dim() == 2 else levels.flatten(0, -3).amax(0)
+
+
+def _slots(touched: Tensor) -> tuple[Tensor, bool]:
+    """Touched channels of each head in ascending order, padded with channel 0; True when every channel is touched."""
+    heads, d = touched.shape
+    counts = touched.sum(-1)
+    width = max(1, int(counts.max()))
+    if width == d:
+        return torch.arange(d, device=touched.device).expand(heads, d), True
+    channel = torch.zeros(heads, width, dtype=torch.int64, device=touched.device)
+    head, which = torch.nonzero(touched, as_tuple=True)
+    channel[head, (touched.cumsum(-1) - 1)[head, which]] = which
+    return channel, False
