@@ -1,0 +1,120 @@
+"""Opening a results database: the SQLite connection, its pragmas, and the refusal of files that are something else."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from leadline import __version__
+from leadline.database_schema import SCHEMA_VERSION, Base
+from leadline.errors import UsageError, explain
+from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import QueuePool
+
+APPLICATION = "leadline"
+BUSY_SECONDS = 30
+
+
+def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
+    """An engine on the results database at `path`, its schema checked (and made, with `create`, in a new file).
+
+    Raises UsageError where the file is missing, is no leadline database, or has another schema version.
+    """
+    if path.is_dir():
+        raise UsageError(
+            explain("a results database is a file", file=path, found="a directory", do="name a file in it")
+        )
+    if not create and not path.exists():
+        raise UsageError(
+            explain("no results database", file=path, found="no such file", do="run `leadline replay --out` first")
+        )
+    if create and not path.parent.is_dir():
+        raise UsageError(explain("no such directory", file=path.parent, do="create it, or name another file"))
+    fresh = not path.exists() or path.stat().st_size == 0
+    if not (fresh and create):
+        # Checked read-only first: opening for writing would turn a stranger's SQLite file into WAL.
+        _checked(_engine(path, read_only=True), path, create=False).dispose()
+    return _checked(_engine(path, read_only=read_only), path, create=create)
+
+
+def _checked(engine: Engine, path: Path, *, create: bool) -> Engine:
+    try:
+        with engine.begin() as connection:
+            _check(connection, path, create=create)
+    except DatabaseError as error:
+        engine.dispose()
+        raise UsageError(
+            explain("cannot read the results database", file=path, found=error.orig, expected="a SQLite database")
+        ) from None
+    except UsageError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _engine(path: Path, *, read_only: bool) -> Engine:
+    uri = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rwc'}"
+
+    def connect() -> sqlite3.Connection:
+        # Autocommit mode, so that the BEGIN below is the only one and covers the creation of tables too.
+        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+    dumps = partial(json.dumps, allow_nan=False, separators=(",", ":"))
+    engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, json_serializer=dumps)
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A writer takes its lock at once: what a transaction has read cannot change before it writes.
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+def _check(connection: Connection, path: Path, *, create: bool) -> None:
+    tables = set(inspect(connection).get_table_names())
+    if not tables and create:
+        Base.metadata.create_all(connection)
+        row = {"application": APPLICATION, "version": SCHEMA_VERSION, "written_by": __version__}
+        connection.execute(text("INSERT INTO schema_version VALUES (1, :application, :version, :written_by)"), row)
+        return
+    named = "schema_version" in tables
+    columns = {column["name"] for column in inspect(connection).get_columns("schema_version")} if named else set()
+    known = {"application", "version", "written_by"} <= columns
+    query = text("SELECT application, version, written_by FROM schema_version")
+    rows = connection.execute(query).all() if known else []
+    if len(rows) != 1 or rows[0].application != APPLICATION:
+        raise UsageError(
+            explain(
+                "not a leadline results database",
+                file=path,
+                found=f"tables {', '.join(sorted(tables)[:6])}" if tables else "an empty database",
+                expected="a file written by `leadline replay`",
+                do="name another file",
+            )
+        )
+    if rows[0].version != SCHEMA_VERSION:
+        newer = rows[0].version > SCHEMA_VERSION
+        raise UsageError(
+            explain(
+                "the results database has another schema version",
+                file=path,
+                field="schema_version.version",
+                found=f"{rows[0].version}, written by leadline {rows[0].written_by}",
+                expected=f"{SCHEMA_VERSION}, as leadline {__version__} writes it",
+                do="update leadline" if newer else "read it with the leadline that wrote it, or replay into a new file",
+            )
+        )
