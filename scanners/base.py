@@ -123,6 +123,7 @@ class Scanner(BaseModel, ABC):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     kind: ClassVar[Literal["scanner", "dense"]] = "scanner"
+    headline: ClassVar[tuple[str, ...]] = ()  # options that `label` always shows
     reads_rows: ClassVar[bool] = False  # the oracle: its store is the K rows themselves
 
     @property
@@ -153,9 +154,10 @@ class Scanner(BaseModel, ABC):
 
     @property
     def label(self) -> str:
-        """The name in tables: `name`, or `name:key=value,...` with the options that differ from their defaults."""
+        """The name in tables: `name`, or `name:key=value,...` with the headline options and those not at their defaults."""
         changed = self.model_dump(exclude_defaults=True)
-        options = ",".join(f"{key}={value}" for key, value in changed.items())
+        shown = {key: value for key, value in self.model_dump().items() if key in self.headline or key in changed}
+        options = ",".join(f"{key}={value}" for key, value in shown.items())
         return f"{self.name}:{options}" if options else self.name
 
     def options(self) -> dict[str, Any]:

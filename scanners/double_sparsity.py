@@ -22,6 +22,7 @@ class DoubleSparsity(Scanner):
     """
 
     name: ClassVar[str] = "double_sparsity"
+    headline: ClassVar[tuple[str, ...]] = ("channels",)
     channels: int = Field(default=32, ge=1, le=128)
 
     @property

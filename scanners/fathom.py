@@ -24,6 +24,7 @@ class Fathom(Scanner):
     """
 
     name: ClassVar[str] = "fathom"
+    headline: ClassVar[tuple[str, ...]] = ("budget",)
     budget: int = Field(default=48, ge=1)
     basis: Literal["raw", "rotated"] = "raw"
     statistics: Literal["calibration", "session"] = "calibration"

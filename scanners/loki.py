@@ -21,6 +21,7 @@ class Loki(Scanner):
     """
 
     name: ClassVar[str] = "loki"
+    headline: ClassVar[tuple[str, ...]] = ("r",)
     r: int = Field(default=32, ge=1, le=128)
     precision: Literal["int4", "fp16"] = "int4"
 

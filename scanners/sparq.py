@@ -21,6 +21,7 @@ class Sparq(Scanner):
     """
 
     name: ClassVar[str] = "sparq"
+    headline: ClassVar[tuple[str, ...]] = ("r",)
     r: int = Field(default=16, ge=1, le=128)
     pick: Literal["group", "head"] = "group"
 

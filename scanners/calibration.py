@@ -1,0 +1,166 @@
+"""The calibration artifact: statistics of a model's keys and queries on some text, with their provenance (SPEC section 2).
+
+A safetensors file whose header carries the provenance as JSON, and the same JSON beside it for people. Nothing in it is
+executable. An artifact belongs to one model (its weight hash) and one RoPE setting; using it elsewhere is an error, using
+it far from its length a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from leadline.errors import UsageError, explain
+from leadline.scanners.statistics import LayerStatistics
+
+FORMAT = 1
+_TENSORS = ("key_mean", "key_covariance", "query_moment", "abs_query", "abs_key")
+
+
+class Provenance(BaseModel):
+    """Where a calibration comes from. `length` is the tokens of a window, `positions` the tokens that entered in all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = FORMAT
+    model: str
+    weights_sha256: str
+    rope: str | None
+    dtype: str
+    text: str
+    text_sha256: str
+    length: int
+    windows: int
+    positions: int
+    layers: tuple[int, ...]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A loaded artifact: statistics by layer, provenance, and the hash of the file."""
+
+    layers: dict[int, LayerStatistics]
+    provenance: Provenance
+    sha256: str
+    path: Path
+
+    def check(self, *, weights_sha256: str, rope: str | None) -> None:
+        """Raise UsageError unless the artifact was made with these weights and this RoPE setting."""
+        for name, found, expected in (
+            ("weights_sha256", self.provenance.weights_sha256, weights_sha256),
+            ("rope", self.provenance.rope, rope),
+        ):
+            if found != expected:
+                raise UsageError(
+                    explain(
+                        "the calibration belongs to another model or RoPE setting",
+                        file=self.path,
+                        field=name,
+                        found=found,
+                        expected=expected,
+                        do="make one for this model with `leadline calibrate`",
+                    )
+                )
+
+    def length_warning(self, tokens: int) -> str | None:
+        """A warning when contexts of `tokens` lie outside 0.5x..2x of the calibrated length."""
+        length = self.provenance.length
+        if 0.5 * length <= tokens <= 2 * length:
+            return None
+        return f"calibrated at {length} tokens, used at {tokens}: low-frequency RoPE channels vary with length"
+
+
+class Accumulator:
+    """Sums of one layer over windows, in fp64; positions before `skip` of each window are left out."""
+
+    def __init__(self, skip: int = 4) -> None:
+        self._skip = skip
+        self._count = 0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, query: Tensor, keys: Tensor, first: int) -> None:
+        """Add new positions: query `[Hq, T, d]`, their keys `[H, T, d]`, the first of them at position `first`."""
+        drop = max(0, self._skip - first)
+        k = keys[:, drop:].to(torch.float64)
+        q = query[:, drop:].to(torch.float64).unflatten(0, (keys.shape[0], -1)).flatten(1, 2)  # [H, G*T, d]
+        if not k.shape[1]:
+            return
+        self._count += k.shape[1]
+        group = q.shape[1] // k.shape[1]
+        for name, value in (
+            ("key", k.sum(1)),
+            ("key_outer", k.transpose(-1, -2) @ k),
+            ("query_outer", q.transpose(-1, -2) @ q),
+            ("abs_query", q.abs().sum(1) / group),
+            ("abs_key", k.abs().sum(1)),
+        ):
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    @property
+    def positions(self) -> int:
+        """Positions added so far."""
+        return self._count
+
+    def statistics(self) -> LayerStatistics:
+        """The layer's statistics, fp32 on the CPU."""
+        n = self._count
+        mean = self._sums["key"] / n
+        covariance = (self._sums["key_outer"] - n * mean.unsqueeze(-1) * mean.unsqueeze(-2)) / (n - 1)
+        values = (mean, covariance, self._sums["query_outer"] / n, self._sums["abs_query"] / n, self._sums["abs_key"] / n)
+        return LayerStatistics(*(v.to("cpu", torch.float32) for v in values))
+
+
+def save(path: Path, layers: dict[int, LayerStatistics], provenance: Provenance) -> None:
+    """Write the artifact and its JSON; both appear whole or not at all."""
+    tensors = {
+        name: torch.stack([getattr(layers[n], name) for n in provenance.layers]).contiguous() for name in _TENSORS
+    }
+    text = provenance.model_dump_json()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    save_file(tensors, partial, metadata={"leadline": text})
+    partial.replace(path)
+    path.with_suffix(".json").write_text(json.dumps(json.loads(text), indent=2) + "\n")
+
+
+def load(path: Path, device: torch.device | str = "cpu") -> Calibration:
+    """Read an artifact. UsageError for a missing, foreign or broken file."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        with safe_open(path, framework="pt", device="cpu") as file:
+            provenance = Provenance.model_validate_json((file.metadata() or {}).get("leadline", "null"))
+            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+    except (OSError, SafetensorError, ValidationError) as error:
+        raise UsageError(
+            explain(
+                f"not a calibration: {type(error).__name__}",
+                file=path,
+                found=str(error).splitlines()[0],
+                expected=f"a safetensors file of `leadline calibrate`, format {FORMAT}",
+                do="make it again with `leadline calibrate`",
+            )
+        ) from None
+    _check_shapes(path, provenance.layers, tensors)
+    layers = {
+        layer: LayerStatistics(*(tensors[name][i] for name in _TENSORS)).to(device) for i, layer in enumerate(provenance.layers)
+    }
+    return Calibration(layers, provenance, digest, path)
+
+
+def _check_shapes(path: Path, layers: Sequence[int], tensors: dict[str, Tensor]) -> None:
+    expected = tensors["key_mean"].shape
+    for name, tensor in tensors.items():
+        if tensor.shape[: len(expected)] != expected or tensor.shape[0] != len(layers) or not bool(torch.isfinite(tensor).all()):
+            raise UsageError(
+                explain("the calibration is broken", file=path, field=name, found=tuple(tensor.shape), expected=f"finite, {tuple(expected)}")
+            )
