@@ -1,0 +1,140 @@
+"""Reader of OpenHands V0 `llm_completions`: one file per model call, each with the whole prompt as it was sent.
+
+The last file of an attempt is the whole session. A directory may hold several tasks, several attempts at one task (the
+message list starts again) and, where the agent condensed its history, lists that shrink or change within an attempt:
+each of those opens a new segment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from .chat_messages import is_messages, segment
+from .content import note, tool_schemas
+from .files import natural
+from .formats import Draft
+from .schema import Message, Note, Segment, View
+from .shape import items, mapping
+
+LAST = "oh-v0-llm-completion-last"
+DIRECTORY = "oh-v0-llm-completions-dir"
+_STAMP = re.compile(r"([0-9]+(?:\.[0-9]+)?)\.json(?:\.gz)?$")
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One logged model call: the messages sent, the answer, and when. The body is kept as recorded."""
+
+    name: str
+    sent: tuple[Message, ...]
+    stamp: float
+    body: dict[str, Any]
+
+    @property
+    def task(self) -> tuple[Message, ...]:
+        """What every call of a task starts with: the messages before the first answer."""
+        first = next((n for n, message in enumerate(self.sent) if message.role == "assistant"), len(self.sent))
+        return self.sent[:first]
+
+
+def is_completion(value: object) -> bool:
+    """Whether a JSON document is one completion log."""
+    body = mapping(value)
+    return is_messages(_sent(body)) and _answer(body) is not None
+
+
+def completion(name: str, value: object) -> Completion:
+    """A document that `is_completion` accepted."""
+    body = mapping(value)
+    return Completion(name, segment(_sent(body), []).messages, _stamp(name, body), body)
+
+
+def read_completions(logs: list[Completion], view: View, *, archived: bool) -> list[tuple[Draft, list[Completion]]]:
+    """The sessions in one directory's completion logs: one for each attempt at each task, with the logs of its task.
+
+    A lone log of a task is called its last (format LAST) unless the directory was archived as a whole.
+    """
+    tasks: dict[tuple[Message, ...], list[Completion]] = {}
+    for log in sorted(logs, key=lambda log: (log.stamp, log.name)):
+        tasks.setdefault(log.task, []).append(log)
+    drafts = []
+    for calls in sorted(tasks.values(), key=lambda calls: natural(calls[-1].name)):
+        attempts = _attempts(calls)
+        for number, attempt in enumerate(attempts, start=1):
+            draft = _session(attempt, view, DIRECTORY if archived or len(calls) > 1 else LAST)
+            draft.part = f"attempt-{number}" if len(attempts) > 1 else ""
+            drafts.append((draft, calls))
+    return drafts
+
+
+def _attempts(calls: list[Completion]) -> list[list[Completion]]:
+    """Calls of one task split where the list is back at its start after it had grown."""
+    attempts: list[list[Completion]] = [[calls[0]]]
+    for call in calls[1:]:
+        grown = len(attempts[-1][-1].sent) > len(call.task)
+        if len(call.sent) == len(call.task) and grown:
+            attempts.append([])
+        attempts[-1].append(call)
+    return attempts
+
+
+def _session(calls: list[Completion], view: View, name: str) -> Draft:
+    notes: list[Note] = []
+    stretches: list[list[Completion]] = [[calls[0]]]
+    for call in calls[1:]:
+        before = stretches[-1][-1]
+        if call.sent[: len(before.sent)] == before.sent:
+            if len(call.sent) == len(before.sent):
+                note(notes, "info", before.name, "the same prompt was sent again; this answer was not used")
+            stretches[-1].append(call)
+        else:
+            stretches.append([call])
+    segments = []
+    for number, stretch in enumerate(stretches):
+        last = stretch[-1].body
+        held = segment([*_sent(last), _answer(last)], notes)
+        carried = len(stretch[0].sent) if number else 0
+        segments.append(Segment(messages=held.messages, carried=carried))
+    if view == "full" and len(segments) > 1:
+        segments = [_joined(segments)]
+    tools, complete = tool_schemas(_tools(calls[-1].body), calls[-1].name, notes)
+    return Draft(name, tuple(segments), tools, complete, notes)
+
+
+def _joined(segments: list[Segment]) -> Segment:
+    """Everything ever said, once: each segment's own messages, and the results the last turn before it got."""
+    messages = list(segments[0].messages)
+    for later in segments[1:]:
+        open_calls = {call.id for call in messages[-1].tool_calls}
+        carried = later.messages[: later.carried]
+        messages += [message for message in carried if message.role == "tool" and message.tool_call_id in open_calls]
+        messages += later.messages[later.carried :]
+    return Segment(messages=tuple(messages))
+
+
+def _sent(body: dict[str, Any]) -> list[Any]:
+    structured = body.get("fncall_messages")  # with tool calls written as text, `messages` holds the text form
+    return items(structured) or items(body.get("messages"))
+
+
+def _answer(body: dict[str, Any]) -> dict[str, Any] | None:
+    for key in ("fncall_response", "response"):
+        choice = mapping(next(iter(items(mapping(body.get(key)).get("choices"))), None))
+        message = mapping(choice.get("message"))
+        if message:
+            return {**message, "role": "assistant"}
+    return None
+
+
+def _tools(body: dict[str, Any]) -> object:
+    return mapping(body.get("kwargs")).get("tools") or body.get("tools")
+
+
+def _stamp(name: str, body: dict[str, Any]) -> float:
+    stamp = body.get("timestamp")
+    if isinstance(stamp, int | float) and not isinstance(stamp, bool) and stamp == stamp:
+        return float(stamp)
+    found = _STAMP.search(name)
+    return float(found.group(1)) if found else float("inf")
