@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from leadline.errors import UsageError, explain
 
 DEFAULT_SCANNERS = (
     "exact",
@@ -50,8 +54,8 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    sessions: tuple[str, ...]
-    scanners: tuple[str, ...] = DEFAULT_SCANNERS
+    sessions: Annotated[tuple[str, ...], NoDecode]
+    scanners: Annotated[tuple[str, ...], NoDecode] = DEFAULT_SCANNERS
     limit: int | None = Field(default=None, ge=1)
 
     model: str = "embedded"
@@ -72,6 +76,11 @@ class RunSpec(BaseModel):
     baseline: str = "sparq:r=16"
     family: tuple[tuple[str, str], ...] = ()
     margin: float = Field(default=0.05, gt=0, lt=1)
+
+    @field_validator("sessions", "scanners", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return tuple(value.split()) if isinstance(value, str) else value  # an environment variable is one text
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -100,3 +109,32 @@ class RunSpec(BaseModel):
     def protocol_sha256(self) -> str:
         text = json.dumps(self.protocol, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_spec(flags: dict[str, Any], toml: Path | None = None) -> RunSpec:
+    """The spec from a TOML file, `LEADLINE_*` variables and flags, the later overriding the earlier.
+
+    Flags that are None were not given. Raises UsageError naming the field, what was found and what is expected.
+    """
+    if toml is not None and not toml.is_file():
+        raise UsageError(explain("no such configuration file", file=toml, field="--config"))
+
+    class Settings(BaseSettings, RunSpec):
+        model_config = SettingsConfigDict(env_prefix="LEADLINE_", frozen=True, extra="forbid", toml_file=toml)
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, env_settings: PydanticBaseSettingsSource, **_: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    try:
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"]) or None
+        found = first.get("input") if field else None
+        raise UsageError(explain(f"the run cannot be set up: {first['msg']}", file=toml, field=field, found=found)) from None
+    except ValueError as error:  # tomllib's decode error
+        raise UsageError(explain(f"the configuration is not TOML: {error}", file=toml)) from None
+    return RunSpec.model_validate(settings.model_dump())

@@ -193,6 +193,7 @@ class StepResultRow(Base):
     environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
     created: Mapped[str]
     tokens: Mapped[list[Any]]
+    margins: Mapped[list[Any]]
     text: Mapped[str]
     stopped: Mapped[bool]
     agreement: Mapped[float]

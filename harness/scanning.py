@@ -26,6 +26,7 @@ class ByteLedger:
     """Bytes of a branch, added up call by call (one call is one layer of one decode step)."""
 
     calls: int = 0
+    scans: int = 0  # calls that scanned: not those of dense layers, nor of n <= k
     planned: int = 0
     realised: int = 0
     sectors: int = 0
@@ -94,6 +95,7 @@ class ScanAttention:
         planned_bits = float(bits.sum()) if isinstance(bits, Tensor) else heads * bits
         union = int(counts.sum())
         ledger.calls += 1
+        ledger.scans += 1
         ledger.planned += round(planned_bits * index.tokens / 8)
         ledger.realised += nbytes
         ledger.sectors += sectors

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    name="leadline",
+    help="Replay recorded coding-agent sessions and measure which key scan a long context needs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _mount() -> None:
+    from leadline.cli.calibrate import calibrate
+    from leadline.cli.replay import replay, resume
+
+    app.command()(replay)
+    app.command()(resume)
+    app.command()(calibrate)
 
 
 def main() -> None:
@@ -18,3 +34,9 @@ def main() -> None:
     except LeadlineError as error:
         print(f"leadline: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except BrokenPipeError:  # the reader of a pipe went away: not an error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+_mount()

@@ -1,0 +1,107 @@
+"""Makes a calibration: key and query statistics of a model on text, captured from its own attention (SPEC section 2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from leadline.attention import dense, forward, hooked
+from leadline.errors import UsageError, explain
+from leadline.model import LoadedModel
+from leadline.prefill import chunk_ends
+from leadline.rows import Rows
+from leadline.scanners.calibration import Accumulator, Provenance
+from leadline.scanners.statistics import LayerStatistics
+from leadline.sessions.directory import discover
+from leadline.sessions.render import Renderer
+
+CHUNK = 512
+
+
+class _Capture:
+    """An attention that is dense and adds every new position's queries and keys to the accumulators."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.accumulators = {layer: Accumulator() for layer in layers}
+
+    def __call__(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        first = keys.shape[1] - query.shape[1]
+        self.accumulators[layer].add(query, keys[:, first:], first)
+        return dense(query, keys, values, scaling)
+
+
+def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list[int]]]:
+    """Token windows of up to `length` tokens, (name, ids): the longest prompt of every session, or a text file cut up.
+
+    A session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
+    """
+    if not text.exists():
+        raise UsageError(explain("no such file or directory", field="--text", found=text, do="give a text file or a directory of sessions"))
+    found = list(_of_sessions(model, text, length))
+    if not found and text.is_file():
+        ids = model.tokenizer(_read(text), add_special_tokens=False)["input_ids"]
+        found = [(f"{text.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length)]
+    kept = [(name, ids) for name, ids in found if len(ids) * 8 >= length]
+    if not kept:
+        longest = max((len(ids) for _, ids in found), default=0)
+        raise UsageError(
+            explain(
+                "no text to calibrate on",
+                field="--text",
+                found=f"{text}: {len(found)} texts, the longest of {longest} tokens",
+                expected=f"at least one of {-(-length // 8)} tokens",
+                do="give longer text or a smaller --length",
+            )
+        )
+    return kept
+
+
+def calibrate(
+    model: LoadedModel, texts: Sequence[tuple[str, Sequence[int]]], length: int, source: str
+) -> tuple[dict[int, LayerStatistics], Provenance]:
+    """Statistics of every scanned layer over the windows, and where they come from."""
+    layers = model.shape.scanned_layers
+    capture = _Capture(layers)
+    with hooked(model):
+        for _, ids in texts:
+            rows = Rows.for_model(model, len(ids))
+            tokens = torch.tensor(ids)
+            for end in chunk_ends(0, len(ids), CHUNK, ()):
+                forward(model, tokens[rows.length : end], rows, attend=capture)
+    provenance = Provenance(
+        model=model.id,
+        weights_sha256=model.weights_sha256,
+        rope=model.rope,
+        dtype=str(model.dtype).removeprefix("torch."),
+        text=source,
+        text_sha256=hashlib.sha256(repr([list(ids) for _, ids in texts]).encode()).hexdigest(),
+        length=max(len(ids) for _, ids in texts) if texts else length,
+        windows=len(texts),
+        positions=capture.accumulators[layers[0]].positions,
+        layers=tuple(layers),
+        versions={name: version(name) for name in ("leadline", "torch", "transformers")},
+    )
+    return {layer: accumulator.statistics() for layer, accumulator in capture.accumulators.items()}, provenance
+
+
+def _of_sessions(model: LoadedModel, text: Path, length: int) -> Iterator[tuple[str, list[int]]]:
+    discovery = discover(text)
+    renderer = Renderer(model.tokenizer) if discovery.sessions else None
+    for session in discovery.sessions:
+        assert renderer is not None
+        points = renderer.render(session).points
+        if points:
+            longest = max(points, key=lambda point: point.n_tokens)
+            yield session.id, longest.prompt_ids[:length].tolist()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(explain("the text cannot be read", file=path, found=error, expected="UTF-8 text")) from None

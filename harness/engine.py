@@ -1,0 +1,310 @@
+"""The replay: sessions x branch points x scanners, every branch written to the results database as soon as it is judged.
+
+One dense prefill per session (and one more in other chunks for the noise floor), walked from branch point to branch
+point; at each, the reference and dense decode first, since every figure compares with them, then the scanners. What is
+stored is never redone; kill the process at any moment and at most the branch in flight is lost (SPEC section 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leadline.attention import hooked
+from leadline.branch import Decoded, decode, teacher_force
+from leadline.config import RunSpec
+from leadline.contenders import Contender
+from leadline.database import Results
+from leadline.errors import LeadlineError
+from leadline.judging import Spoken, judge, judge_forced, price, spoken
+from leadline.model import LoadedModel
+from leadline.progress import Progress
+from leadline.records import BranchPointRecord, BranchRecord, Exclusion, SessionRecord, StepCost, TeacherForced
+from leadline.rows import Rows
+from leadline.scanners.statistics import LayerStatistics
+from leadline.scanning import ByteLedger, ScanAttention
+from leadline.sessions.render import BranchPoint, Renderer
+from leadline.sessions.schema import Session
+from leadline.stores import States, Stores
+from leadline.walk import PrefixWalker
+from leadline.workload import SessionWork, capacity, choose
+
+PROMPT_TAIL = 1200  # characters of a prompt kept for the reader of a report
+
+
+@dataclass
+class Outcome:
+    """What one invocation did: branches written, branches that were there already, and failures."""
+
+    written: int = 0
+    kept: int = 0
+    failed: int = 0
+    sessions: int = 0
+
+
+@dataclass(frozen=True)
+class _Forced:
+    """A teacher-forced text and what dense and exact say of it, kept while its branch point is worked on."""
+
+    which: str
+    tokens: tuple[int, ...]
+    dense: Tensor
+    exact: Tensor
+
+
+class Replay:
+    """One invocation of a run. `calibration` is by layer, or None where no scanner needs one."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        run: int,
+        results: Results,
+        model: LoadedModel,
+        renderer: Renderer,
+        contenders: Sequence[Contender],
+        calibration: Mapping[int, LayerStatistics] | None,
+        progress: Progress,
+    ) -> None:
+        self.spec, self.run, self.results = spec, run, results
+        self.model, self.renderer, self.progress = model, renderer, progress
+        self.contenders = tuple(contenders)
+        self.reference, self.dense = self.contenders[:2]
+        self.calibration = calibration
+        self.stop = frozenset(model.stop_tokens) | renderer.stop_ids
+        self.end_of_turn = min(renderer.stop_ids or self.stop)
+        self.outcome = Outcome()
+
+    def sessions(self, sessions: Iterable[Session]) -> Outcome:
+        """Replay sessions until `limit` of them had eligible steps. A session that fails is recorded and left behind."""
+        for contender in self.contenders:
+            self.results.add_scanner(self.run, contender.record)
+        with hooked(self.model):
+            for session in sessions:
+                if self.spec.limit is not None and self.outcome.sessions >= self.spec.limit:
+                    break
+                try:
+                    self._session(session)
+                except (LeadlineError, ValueError, RuntimeError, MemoryError) as error:
+                    self._fail(session, None, f"{type(error).__name__}: {error}")
+        return self.outcome
+
+    def _session(self, session: Session) -> None:
+        rendered = self.renderer.render(session)
+        work = choose(session, rendered, self.spec)
+        if work.points:
+            self.outcome.sessions += 1
+            self.results.add_session(self.run, _session_record(work))
+        self.results.add_exclusions(self.run, work.exclusions)
+        if not work.points:
+            self.progress.skip_session(session.id, work.exclusions[-1].reason)
+            return
+        done = self.results.done(self.run, session.sha256)
+        missing = {p.step: [c for c in self.contenders if (p.step, c.sha256) not in done] for p in work.points}
+        total = sum(len(some) for some in missing.values())
+        self.outcome.kept += len(work.points) * len(self.contenders) - total
+        self.progress.start_session(session.id, points=len(work.points), branches=total)
+        if total:
+            self._walk(work, missing)
+        self._perplexity(work)
+        self.progress.finish_session()
+
+    def _walk(self, work: SessionWork, missing: Mapping[int, list[Contender]]) -> None:
+        points = work.points
+        room = capacity(points, self.spec.max_new_tokens)
+        stops = [point.n_tokens - 1 for point in points]
+        chunks = {self.spec.prefill_chunk, *(c.record.prefill_chunk for c in self.contenders if c.record.prefill_chunk)}
+        wanted = {chunk: any(_chunk(c, self.spec) == chunk for some in missing.values() for c in some) for chunk in chunks}
+        walkers = {
+            chunk: PrefixWalker(self.model, room, chunk, stops) for chunk in chunks if wanted[chunk] or chunk == self.spec.prefill_chunk
+        }
+        states = States(self.model.shape.scanned_layers, self.calibration)
+        last = max(i for i, point in enumerate(points) if missing[point.step])
+        for i, point in enumerate(points[: last + 1]):
+            self.progress.prefill(point.n_tokens - 1)
+            came_from = {chunk: walker.advance(point, self.progress.prefilled) for chunk, walker in walkers.items()}
+            main = walkers[self.spec.prefill_chunk]
+            if i == 0:
+                states.observe_session(main.rows)
+            record = _point_record(point, came_from[self.spec.prefill_chunk], self.renderer)
+            self.results.add_branch_point(self.run, work.session.sha256, record)
+            if missing[point.step]:
+                rows = {chunk: walker.rows for chunk, walker in walkers.items()}
+                _Point(self, work.session, point, rows, states).branches(missing[point.step])
+
+    def _perplexity(self, work: SessionWork) -> None:
+        """Perplexity of the recorded steps under dense attention, over the session's branch points."""
+        nats = tokens = 0.0
+        for point in work.points:
+            result = self.results.result(self.run, work.session.sha256, point.step, self.dense.sha256)
+            for forced in result.teacher_forced if result else ():
+                if forced.text == "recorded":
+                    nats += forced.nll * forced.tokens
+                    tokens += forced.tokens
+        if tokens:
+            value = float(torch.tensor(nats / tokens, dtype=torch.float64).exp())
+            self.results.set_dense_perplexity(self.run, work.session.sha256, value)
+
+    def _fail(self, session: Session, step: int | None, reason: str) -> None:
+        self.outcome.failed += 1
+        self.progress.failure(session.id, step, reason)
+        failure = Exclusion(path=session.path, session_sha256=session.sha256, step=step, reason=f"failed: {reason}")
+        self.results.add_exclusions(self.run, [failure])
+
+
+class _Point:
+    """One branch point at work: the reference's and dense's steps, the texts to force, and the stores."""
+
+    def __init__(self, replay: Replay, session: Session, point: BranchPoint, rows: Mapping[int, Rows], states: States) -> None:
+        self.replay, self.session, self.point, self.rows, self.states = replay, session, point, rows, states
+        self.last_token = int(point.prompt_ids[-1])
+        layers = replay.model.shape.scanned_layers
+        self.stores = {chunk: Stores(rows, point.n_tokens, layers) for chunk, rows in rows.items()}
+        self.fresh: dict[str, tuple[Decoded, ByteLedger]] = {}
+
+    def branches(self, missing: Sequence[Contender]) -> None:
+        """Decode, judge and store every missing branch, reference and dense first."""
+        replay = self.replay
+        reference, dense = self._known(replay.reference), self._known(replay.dense)
+        recorded_ids = self.point.recorded_ids.tolist()
+        traits = replay.renderer.traits
+        recorded = spoken(recorded_ids, True, self.point.recorded_text, traits)
+        forced = self._forced(reference, recorded_ids[: replay.spec.max_new_tokens])
+        for contender in missing:
+            try:
+                own = self._known(contender)
+                teacher = self._teacher(contender, forced)
+                result = judge(own, reference, dense, recorded, teacher)
+                decoded, ledger = self.fresh.pop(contender.sha256)
+                cost = self._price(contender, decoded, ledger)
+                record = BranchRecord(
+                    session_sha256=self.session.sha256,
+                    step=self.point.step,
+                    scanner_sha256=contender.sha256,
+                    result=result,
+                    cost=cost,
+                )
+                replay.results.save(replay.run, record)
+                replay.outcome.written += 1
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, AssertionError) as error:
+                if contender.record.role != "scanner":
+                    raise
+                reason = f"{contender.record.label}: {type(error).__name__}: {error}"
+                replay._fail(self.session, self.point.step, reason)
+            replay.progress.branch(contender.record.label)
+
+    def attention(self, contender: Contender, ledger: ByteLedger | None = None) -> ScanAttention:
+        """The contender's attention over this point's stores."""
+        spec = self.replay.spec
+        states = self.states.of(contender.scanner)
+        store = self.stores[_chunk(contender, spec)].of(contender.scanner, states)
+        return ScanAttention(
+            scanner=contender.scanner,
+            indexes=store.indexes,
+            states=states,
+            k=spec.selected,
+            sink=spec.sink,
+            local=spec.local,
+            dense_layers=frozenset(spec.dense_layers),
+            ledger=ledger,
+        )
+
+    def _known(self, contender: Contender) -> Spoken:
+        """The contender's step: decoded now, or read back where it is stored."""
+        replay = self.replay
+        stored = replay.results.result(replay.run, self.session.sha256, self.point.step, contender.sha256)
+        traits = replay.renderer.traits
+        if stored is not None:
+            return spoken(stored.tokens, stored.stopped, stored.text, traits, stored.margins)
+        if contender.sha256 not in self.fresh:
+            ledger = ByteLedger()
+            decoded = decode(
+                replay.model,
+                self.rows[_chunk(contender, replay.spec)],
+                self.last_token,
+                self.attention(contender, ledger),
+                max_new_tokens=replay.spec.max_new_tokens,
+                stop=replay.stop,
+            )
+            self.fresh[contender.sha256] = decoded, ledger
+        decoded = self.fresh[contender.sha256][0]
+        text = replay.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
+        return spoken(decoded.tokens, decoded.stopped, text, traits, decoded.margins)
+
+    def _forced(self, reference: Spoken, recorded: Sequence[int]) -> list[_Forced]:
+        """The reference's own step (its end of turn included) and the recorded step, under dense and under exact."""
+        replay = self.replay
+        ended = (*reference.tokens, *((replay.end_of_turn,) if reference.stopped else ()))
+        texts = [(which, tuple(ids)) for which, ids in (("reference", ended), ("recorded", recorded)) if ids]
+        return [
+            _Forced(which, ids, self._force(replay.dense, ids), self._force(replay.reference, ids)) for which, ids in texts
+        ]
+
+    def _force(self, contender: Contender, text: Sequence[int]) -> Tensor:
+        rows = self.rows[_chunk(contender, self.replay.spec)]
+        return teacher_force(self.replay.model, rows, self.last_token, text, self.attention(contender))
+
+    def _teacher(self, contender: Contender, forced: Sequence[_Forced]) -> list[TeacherForced]:
+        own = {self.replay.dense.sha256: "dense", self.replay.reference.sha256: "exact"}.get(contender.sha256)
+        return [
+            judge_forced(
+                text.which,
+                torch.tensor(text.tokens, device=self.replay.model.device),
+                getattr(text, own) if own else self._force(contender, text.tokens),
+                text.dense,
+                text.exact,
+            )
+            for text in forced
+        ]
+
+    def _price(self, contender: Contender, decoded: Decoded, ledger: ByteLedger) -> StepCost:
+        stores = self.stores[_chunk(contender, self.replay.spec)]
+        shape = self.replay.model.shape
+        return price(
+            decoded,
+            ledger,
+            stores.of(contender.scanner, self.states.of(contender.scanner)),
+            stores.tokens,
+            self.point.n_tokens,
+            shape.scanned_layers,
+            shape.kv_heads,
+        )
+
+
+def _chunk(contender: Contender, spec: RunSpec) -> int:
+    return contender.record.prefill_chunk or spec.prefill_chunk
+
+
+def _session_record(work: SessionWork) -> SessionRecord:
+    session, rendered = work.session, work.rendered
+    return SessionRecord(
+        sha256=session.sha256,
+        id=session.id,
+        format=session.format,
+        path=session.path,
+        source=session.source,
+        view=session.view,
+        steps=len(session.steps),
+        segments=len(session.segments),
+        notes=tuple((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
+        tools_rendered=rendered.tools_rendered,
+    )
+
+
+def _point_record(point: BranchPoint, prefill_from: int, renderer: Renderer) -> BranchPointRecord:
+    tail = renderer.decode(point.prompt_ids[-600:])
+    return BranchPointRecord(
+        step=point.step,
+        segment=point.segment,
+        prompt_tokens=point.n_tokens,
+        prompt_sha256=hashlib.sha256(point.prompt_ids.tobytes()).hexdigest(),
+        prefill_from=prefill_from,
+        recorded_tokens=tuple(point.recorded_ids.tolist()),
+        recorded_text=point.recorded_text,
+        prompt_tail=tail[-PROMPT_TAIL:],
+    )
