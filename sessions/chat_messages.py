@@ -23,7 +23,7 @@ def is_messages(value: object) -> bool:
 
 
 def segment(messages: list[Any], notes: list[Note]) -> Segment:
-    """The messages as one segment: unmatched tool messages dropped, tool messages behind their call."""
+    """The messages as one segment: tool messages behind their call, unmatched ones as user text."""
     return Log(entries(messages, notes), notes, "v1").segments("full")[0]
 
 

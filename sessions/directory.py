@@ -36,6 +36,9 @@ FOLDER_READERS: tuple[EventFolderReader, ...] = (V1SessionDirectory(), V0Session
 _EVENT_FOLDERS: tuple[tuple[str, ...], ...] = (("events",), ("event_service", "events"), ())
 _SUFFIX = re.compile(r"\.(?:jsonl?|tar|tgz|traj)?(?:\.gz)?$")
 _PROBED_LINES = 50
+# Text that was meant to be JSON, so that its not being JSON is a fault: by its name, or by how it starts.
+_JSON_NAME = re.compile(r"\.jsonl?(\.gz)?$")
+_JSON_START = re.compile(r'\s*(\{\s*["}]|\[\s*(\[\s*[\[{"0-9\]-]|["{\]]|-?[0-9]))')
 
 
 @dataclass(frozen=True)
@@ -172,18 +175,23 @@ class _Walk:
         held = folder.files[name]
         try:
             if isinstance(held, Path) and not starts_like_text(held):
-                yield Skipped(path, "not a session: a binary file")
+                yield Skipped(path, "not a session: a binary file", "broken" if _JSON_NAME.search(path) else "other")
                 return
             data = folder.data(name)
             if is_tar(data):
                 yield from self._archive(data, path, here)
                 return
-            text = decode_utf8(data)
         except UnreadableError as reason:
             yield Skipped(path, str(reason), "broken")
             return
+        meant = bool(_JSON_NAME.search(path))
+        try:
+            text = decode_utf8(data)
+        except UnreadableError as reason:
+            yield Skipped(path, str(reason), "broken") if meant else Skipped(path, "not a session: not text")
+            return
         if not text.strip():
-            yield Skipped(path, "not a session: an empty file")
+            yield Skipped(path, "not a session: an empty file", "broken" if meant else "other")
             return
         notes: list[Note] = []
         try:
@@ -214,8 +222,8 @@ class _Walk:
         lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
         kind = next((kind for _, line in lines[:_PROBED_LINES] if (kind := self._line_kind(line)) is not None), None)
         if kind is None:
-            looks = text.lstrip()[:1] in "{["
-            yield Skipped(path, str(reason) if looks else "not a session: not JSON", "broken" if looks else "other")
+            meant = _JSON_NAME.search(path) or _JSON_START.match(text)
+            yield Skipped(path, str(reason), "broken") if meant else Skipped(path, "not a session: not JSON")
         elif kind:
             yield Skipped(path, f"{kind} (JSON lines)", "unsupported")
         else:

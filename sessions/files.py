@@ -23,6 +23,7 @@ from .schema import Note
 MAX_FILE_BYTES = 256 * 2**20
 MAX_ARCHIVE_BYTES = 1024 * 2**20
 MAX_ARCHIVE_MEMBERS = 200_000
+MAX_DEPTH = 64  # folders inside folders; deeper ones are listed, not walked
 
 _GZIP = b"\x1f\x8b"
 _LONE_SURROGATE = re.compile(
@@ -149,14 +150,17 @@ def natural(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), part) if part.isdecimal() and len(part) < 30 else (1, 0, part) for part in parts]
 
 
-def disk_folder(path: Path) -> Folder:
+def disk_folder(path: Path, depth: int = 0) -> Folder:
     """A directory's tree of names; nothing is opened yet. Links to directories are not followed."""
     folder = Folder(str(path))
+    if depth > MAX_DEPTH:
+        folder.files["."] = UnreadableError(f"more than {MAX_DEPTH} folders deep; not walked")
+        return folder
     try:
         with os.scandir(path) as found:
             for entry in found:
                 if entry.is_dir(follow_symlinks=False):
-                    folder.folders[entry.name] = disk_folder(path / entry.name)
+                    folder.folders[entry.name] = disk_folder(path / entry.name, depth + 1)
                 elif entry.is_dir():
                     folder.files[entry.name] = UnreadableError("a link to a directory is not followed")
                 else:
@@ -180,6 +184,9 @@ def open_tar(data: bytes, label: str) -> Folder:
                 parts = PurePosixPath(member.name).parts
                 if member.name.startswith("/") or ".." in parts or not parts:
                     root.files[member.name] = UnreadableError("refused: the member's path leaves the archive")
+                    continue
+                if len(parts) > MAX_DEPTH:
+                    root.files[member.name] = UnreadableError(f"refused: more than {MAX_DEPTH} folders deep")
                     continue
                 folder = root
                 for part in parts[:-1]:

@@ -124,8 +124,8 @@ _KNOWN: tuple[tuple[str, Callable[[object], bool]], ...] = (
     ("OpenHands V1 completion log", _is_v1_completion),
     ("OpenHands V1 export", lambda value: _is_v1_list(mapping(value).get("events"))),
     ("OpenHands V1 event list", _is_v1_list),
-    ("single OpenHands V1 event outside a session directory", v1_events.is_event),
-    ("single OpenHands V0 event outside a session directory", v0_events.is_event),
+    ("OpenHands V1 event outside a session directory", v1_events.is_event),
+    ("OpenHands V0 event outside a session directory", v0_events.is_event),
     ("bare list of chat messages", _is_chat_list),
     ("chat record whose tool calls are written as text", _is_text_call_record),
 )

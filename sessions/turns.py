@@ -113,7 +113,7 @@ class Log:
         return tuple(done)
 
     def _resolve(self) -> None:
-        """Group actions by response and match every result to a call; what matches nothing is noted and left out."""
+        """Group actions by response and match every result to a call."""
         response: str | None = None
         by_action: dict[str, tuple[_Turn, int]] = {}
         for position, entry in enumerate(self.entries):
@@ -153,7 +153,10 @@ class Log:
                     self.notes, "repaired", result.where, "a tool result without an id was given to the first open call"
                 )
         if found is None:
-            note(self.notes, "dropped", result.where, f"a tool result answers no recorded call ({result.call_id!r})")
+            # The call is in a hole of the log. The model saw its result, but never without its call.
+            reason = f"a tool result whose call {result.call_id!r} is not in the log is kept as user text"
+            note(self.notes, "repaired", result.where, reason)
+            self.entries[position] = Say(result.event, result.where, Message(role="user", content=result.content))
             return
         turn, number = found
         if number in turn.results:
@@ -208,8 +211,6 @@ class Log:
         dropped = 0
         for p in kept:
             turn = self._turn_at.get(p)
-            if turn is None and isinstance(self.entries[p], Result):
-                continue  # matched nothing when the log was resolved; noted there
             if turn is not None and not is_whole(turn):
                 dropped += 1
                 continue
@@ -233,7 +234,7 @@ class Log:
                     text = f"{messages[-1].content}\n{entry.message.content}"
                     messages[-1] = messages[-1].model_copy(update={"content": text})
                 else:
-                    messages.append(entry.message)
+                    messages.append(self._spaced(entry.message, messages))
                 merging = entry.mergeable
             elif isinstance(entry, Act):
                 turn = self._turn_at[position]
@@ -247,6 +248,13 @@ class Log:
             if position in old:
                 carried = len(messages)
         return Segment(messages=tuple(messages), carried=carried)
+
+    def _spaced(self, message: Message, before: Sequence[Message]) -> Message:
+        """V0 put a blank line in front of a user message that follows another one."""
+        doubled = message.role == "user" and message.content and before and before[-1].role == "user"
+        if self._dialect == "v0" and doubled:
+            return message.model_copy(update={"content": f"\n\n{message.content}"})
+        return message
 
     def _turn_messages(self, turn: _Turn, present: set[int]) -> list[Message]:
         numbers = sorted(turn.results, key=None if self._dialect == "v0" else lambda n: turn.results[n])

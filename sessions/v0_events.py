@@ -43,7 +43,7 @@ def recorded_tools(events: Iterable[Event], notes: list[Note]) -> tuple[tuple[di
 
 def entries(events: list[Event], notes: list[Note]) -> Iterator[Entry]:
     """Every event the model saw, as log entries; a sub-agent's events are left out."""
-    own = _without_delegates(events, notes)
+    own = [event for event in _without_delegates(events, notes) if not _is_hidden(event[1])]
     old = not any(isinstance(body.get("tool_call_metadata"), dict) for _, body in own)
     last = max((n for n, (_, body) in enumerate(own) if _speaks(body)), default=-1)
     called: set[str] = set()
@@ -63,7 +63,13 @@ def entries(events: list[Event], notes: list[Note]) -> Iterator[Entry]:
 def _speaks(body: dict[str, Any]) -> bool:
     """Whether an action is a turn of the user or the agent."""
     action = body.get("action")
-    return isinstance(action, str) and action not in _ABSENT | _SILENT | {"system", "condensation"}
+    silent = action in _ABSENT | _SILENT | {"system", "condensation"} if isinstance(action, str) else True
+    return not silent and body.get("source") in ("user", "agent")
+
+
+def _is_hidden(body: dict[str, Any]) -> bool:
+    """Commands of the runtime itself are logged as hidden and never reach the agent."""
+    return mapping(body.get("args")).get("hidden") is True or mapping(body.get("extras")).get("hidden") is True
 
 
 def _without_delegates(events: list[Event], notes: list[Note]) -> list[Event]:
@@ -130,12 +136,11 @@ def _action(body: dict[str, Any], event: str, where: str, notes: list[Note], eve
         yield _condensation(args, event, where, events)
     elif action in _SILENT:
         yield Hidden(event, where)
-    elif source == "user":
+    elif source == "user" and action == "run":
         command = string(args.get("command"))
-        if action == "run":
-            yield Say(event, where, Message(role="user", content=f"User executed the command:\n{command}"))
-        else:
-            yield Hidden(event, where)
+        yield Say(event, where, Message(role="user", content=f"User executed the command:\n{command}"))
+    elif source != "agent":
+        yield Hidden(event, where)
     elif isinstance(body.get("tool_call_metadata"), dict):
         yield Act(event, where, *_said(body, where, notes))
     else:
