@@ -17,6 +17,7 @@ from leadline.sessions.schema import Message, Note, ToolCall
 from leadline.sessions.templates import TEXT_CALL, Chat, TemplateTraits
 
 JOIN = "\n\n"
+_TAKE_TURNS = "the chat template wants turns to alternate"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ def adapt(messages: Sequence[Message], traits: TemplateTraits) -> Adapted:
     - Tool results without a role for them become user turns; a system message the template cannot place joins the
       first user turn, or becomes a user turn when it comes later.
     - Where turns must alternate, neighbours of one role are joined by an empty line; a user turn that may not follow
-      a tool result joins the result. Where a user turn must come first, an empty one is put there.
+      a tool result joins the result, and results of calls written as text become user turns. Where a user turn must
+      come first, an empty one is put there.
     - Call ids become nine digits where the template asks for it; a half of a surrogate pair becomes U+FFFD.
     """
     shaper = _Shaper(traits)
@@ -52,13 +54,14 @@ def usable_tools(
     """The schemas to render, and why there are none where some were recorded (SPEC section 5)."""
     if not tools:
         return [], None
-    if not complete or not all(isinstance((tool.get("function") or tool).get("parameters"), dict) for tool in tools):
+    functions = [tool["function"] if isinstance(tool.get("function"), dict) else tool for tool in tools]
+    if not complete or not all(isinstance(function.get("parameters"), dict) for function in functions):
         return [], Note(kind="missing", where="tools", reason="recorded without parameter schemas: not rendered")
     if not traits.tools_slot:
         return [], Note(
             kind="dropped", where="tools", reason="the chat template has no slot for tool schemas: not rendered"
         )
-    return [tool if "function" in tool else {"type": "function", "function": tool} for tool in tools], None
+    return [{"type": "function", "function": function} for function in functions], None
 
 
 class _Shaper:
@@ -71,6 +74,9 @@ class _Shaper:
         self.homeless = ""
         self.calls = 0
         self.ids: dict[str, str] = {}
+        self.called = False
+        self.counted = ""
+        self.apart = traits.alternates and traits.tool_role and not traits.user_after_tool
 
     def note(self, index: int, kind: Any, reason: str) -> None:
         self.notes.append(Note(kind=kind, where=f"message {index}", reason=reason))
@@ -107,8 +113,9 @@ class _Shaper:
             self.homeless = _joined(self.homeless, content)
 
     def result(self, index: int, message: Message, content: str) -> None:
-        if not self.traits.tool_role:
-            self.note(index, "repaired", "the chat template knows no tool role: result became a user turn")
+        if not self.traits.tool_role or (self.traits.alternates and not self.called):
+            why = "knows no tool role" if not self.traits.tool_role else "wants a call of its own before a result"
+            self.note(index, "repaired", f"the chat template {why}: result became a user turn")
             self.place(index, {"role": "user", "content": content})
             return
         recorded = self.text(index, message.tool_call_id or "")
@@ -121,10 +128,12 @@ class _Shaper:
 
     def assistant(self, index: int, message: Message, content: str) -> dict[str, Any]:
         calls, traits = message.tool_calls, self.traits
+        self.called = False
         if not calls:
             return {"role": "assistant", "content": content}
         native = traits.calls != "none" and (len(calls) == 1 or traits.parallel_calls)
         if native and (traits.calls_keep_content or not content.strip()):
+            self.called = True
             return {"role": "assistant", "content": content, "tool_calls": [self.call(index, call) for call in calls]}
         parts = traits.call_parts if traits.calls != "none" else TEXT_CALL
         why = "has no form for tool calls" if traits.calls == "none" else "would drop text or calls of the turn"
@@ -174,25 +183,41 @@ class _Shaper:
                 new["content"], self.homeless = _joined(self.homeless, new["content"]), ""
             elif new["role"] != "user" and (self.homeless or not self.traits.assistant_first):
                 self.open(index)
-        last: dict[str, Any] = self.out[-1] if self.out else {"role": ""}
-        same = self.traits.alternates and new["role"] == last["role"] and new["role"] in ("user", "assistant")
-        behind = new["role"] == "user" and last["role"] == "tool" and not self.traits.user_after_tool
-        if not same and not behind:
-            self.out.append(new)
+        if self.traits.alternates and self.joined(index, new):
             return
-        self.note(
-            index,
-            "repaired",
-            f"joined to the {last['role']} message before it: the chat template wants turns to alternate",
-        )
-        last["content"] = _joined(last["content"], new["content"])
-        if "tool_calls" in new:
-            last["tool_calls"] = [*last.get("tool_calls", []), *new["tool_calls"]]
+        self.out.append(new)
+
+    def joined(self, index: int, new: dict[str, Any]) -> bool:
+        """Make `new` fit a template whose turns alternate: True if it joined the message before it.
+
+        Where a user turn may not follow a result, calls and results stand apart (`apart`): only user turns and
+        answers without calls take turns, and where one is missing an empty one is put in.
+        """
+        last: dict[str, Any] = self.out[-1] if self.out else {"role": ""}
+        role, calling = new["role"], "tool_calls" in new or "tool_calls" in last
+        if role not in ("user", "assistant"):
+            return False
+        same = role == last["role"] and not (calling and (self.apart or not self.traits.calls_keep_content))
+        clash = self.apart and "tool_calls" not in new and role == self.counted
+        if same or (clash and role == "user" and last["role"] == "tool"):
+            self.note(index, "repaired", f"joined to the {last['role']} message before it: {_TAKE_TURNS}")
+            last["content"] = _joined(last["content"], new["content"])
+            if "tool_calls" in new:
+                last["tool_calls"] = [*last.get("tool_calls", []), *new["tool_calls"]]
+            return True
+        if clash:
+            other = "assistant" if role == "user" else "user"
+            self.note(index, "repaired", f"an empty {other} turn was put before it: {_TAKE_TURNS}")
+            self.out.append({"role": other, "content": ""})
+        if "tool_calls" not in new:
+            self.counted = role
+        return False
 
     def open(self, index: int) -> None:
         if not self.homeless:
             self.note(index, "repaired", "an empty user turn was put first: the chat template wants one")
         self.out.append({"role": "user", "content": self.homeless})
+        self.counted = "user"
         self.homeless = ""
 
     def close(self) -> Chat:
