@@ -14,6 +14,7 @@ from torch import Tensor
 
 from leadline.attention import dense
 from leadline.kernels.attention import attend_selected
+from leadline.kernels.scan import dot
 from leadline.kernels.topk import select
 from leadline.scanners.base import Index, ReadPlan, Scanner, State
 from leadline.scanners.transfer import fetch
@@ -134,4 +135,4 @@ def tail_scores(query: Tensor, tail: Tensor, plan: ReadPlan, index: Index) -> Te
         if index.basis is not None:
             keys, query = index.basis.rotate_keys(keys), index.basis.rotate_query(query)
         query = query * active.unsqueeze(-2)
-    return query @ keys.transpose(-1, -2)
+    return dot(query, keys.transpose(-1, -2))

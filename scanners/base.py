@@ -9,10 +9,12 @@ Shapes: H KV heads, G query heads per KV head, d head_dim, n tokens of complete 
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -60,11 +62,11 @@ class ReadPlan:
     depth: Mapping[str, Tensor]
     tail: TailView = "channels"
 
-    @property
+    @cached_property
     def active(self) -> Tensor | None:
         """Channels any field touches, bool `[..., H, d]`; None for a plan without fields."""
         masks = [levels > 0 for levels in self.depth.values()]
-        return torch.stack(masks).any(0) if masks else None
+        return functools.reduce(torch.logical_or, masks) if masks else None
 
     def bits_per_token(self, index: Index) -> Tensor | float:
         """Planned scan bits per token per KV head, `[..., H]` in fp64: the one formula for all scanners (SPEC section 4)."""

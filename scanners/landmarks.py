@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.scan import dot
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
 
 
@@ -35,5 +36,5 @@ class Landmarks(Scanner):
         return ReadPlan({"means": every}, tail="keys")
 
     def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
-        scores = query @ reads.fields["means"].squeeze(-2).to(torch.float32)
+        scores = dot(query, reads.fields["means"].squeeze(-2))
         return scores.repeat_interleave(self.block, dim=-1)

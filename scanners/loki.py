@@ -10,6 +10,7 @@ from torch import Tensor
 
 from leadline.kernels.planes import BLOCK, DEPTH
 from leadline.scanners import plane_store
+from leadline.kernels.scan import dot
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scaled
 from leadline.scanners.statistics import Basis, LayerStatistics
 
@@ -52,4 +53,4 @@ class Loki(Scanner):
         rotated = state.basis.rotate_query(query)
         if self.precision == "int4":
             return plane_store.score(rotated, reads)
-        return reads.query(rotated) @ reads.fields["coordinates"].squeeze(-2).to(torch.float32)
+        return dot(reads.query(rotated), reads.fields["coordinates"].squeeze(-2))

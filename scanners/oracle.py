@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.scan import dot
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
 
 
@@ -25,7 +26,7 @@ class Exact(Scanner):
         return ReadPlan({"keys": every}, tail="keys")
 
     def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
-        return query @ reads.fields["keys"].squeeze(-2).to(torch.float32)
+        return dot(query, reads.fields["keys"].squeeze(-2))
 
 
 class _NoScan(Scanner):

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.scan import dot
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
 
 
@@ -38,6 +39,6 @@ class Quest(Scanner):
         return ReadPlan({"minimum": every, "maximum": every}, tail="keys")
 
     def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
-        low, high = (reads.fields[name].squeeze(-2).to(torch.float32) for name in ("minimum", "maximum"))
-        bound = query.clamp(min=0) @ high + query.clamp(max=0) @ low
+        low, high = (reads.fields[name].squeeze(-2) for name in ("minimum", "maximum"))
+        bound = dot(query.clamp(min=0), high) + dot(query.clamp(max=0), low)
         return bound.repeat_interleave(self.page, dim=-1)

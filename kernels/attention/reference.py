@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from leadline.kernels.scan import dot
+
 
 def union_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Union over the group: mask `[T, H, G, n]` -> indices `[T, H, U]` ascending, padded with 0, and counts `[T, H]`."""
@@ -28,6 +30,11 @@ def attend_selected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, s
     query: `[T, H, G, d]`; keys, values: `[H, n, d]`; mask: bool `[T, H, G, n]`. Returns outputs `[T, H, G, d]` fp32 and the
     number of rows fetched `[T, H]`.
     """
+    positions, n = query.shape[0], keys.shape[1]
+    counts = mask.any(-2).sum(-1)
+    if positions * int(counts.max()) > n:  # cheaper to read every row once than each position's union by itself
+        logits = torch.where(mask, dot(query.to(torch.float32), keys.transpose(-1, -2)) * scaling, -torch.inf)
+        return dot(torch.softmax(logits, dim=-1), values), counts
     indices, counts = union_rows(mask)
     head = torch.arange(keys.shape[0], device=keys.device).view(1, -1, 1)
     some_keys = keys[head, indices].to(torch.float32)

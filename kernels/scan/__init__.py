@@ -1,5 +1,5 @@
 """Scores of all tokens of the complete blocks from what was read of a store."""
 
-from leadline.kernels.scan.reference import plane_scan
+from leadline.kernels.scan.reference import dot, plane_scan
 
-__all__ = ["plane_scan"]
+__all__ = ["dot", "plane_scan"]

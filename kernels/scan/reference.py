@@ -30,8 +30,12 @@ def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, blo
 
 def _scan(query: Tensor, values: Tensor, maxima: Tensor, block: int) -> Tensor:
     """query `[..., H, G, c]` . (values `[H, c, n]` * block maxima `[H, c, m]`)."""
-    scaled = (values.unflatten(-1, (-1, block)) * maxima.unsqueeze(-1)).flatten(-2)
+    return dot(query, (values.unflatten(-1, (-1, block)) * maxima.unsqueeze(-1)).flatten(-2))
+
+
+def dot(query: Tensor, entries: Tensor) -> Tensor:
+    """Scores `[..., H, G, m]` of queries `[..., H, G, c]` against entries `[H, c, m]`, fp32: one product per KV head."""
     heads = query.shape[-3]
     rows = query.movedim(-3, 0).reshape(heads, -1, query.shape[-1])
-    scores = torch.bmm(rows, scaled)
+    scores = torch.bmm(rows, entries.to(torch.float32))
     return scores.reshape(heads, *query.shape[:-3], query.shape[-2], -1).movedim(0, -3)
