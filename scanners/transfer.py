@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-
 from leadline.scanners.base import Delivery, Index, ReadPlan, Reads
+from torch import Tensor
 
 SECTOR = 32
 
@@ -13,9 +12,9 @@ SECTOR = 32
 def fetch(index: Index, plan: ReadPlan) -> Delivery:
     """Deliver the planned channels and levels of every field.
 
-    Levels a plan does not name arrive as zeros: `score` cannot see them. For one query position (or a plan shared by all) the
-    byte count is that of the delivery; where several positions with plans of their own are read together, the union is
-    delivered and counted.
+    Levels a plan does not name arrive as zeros: `score` cannot see them. For one query position (or a plan shared by
+    all) the byte count is that of the delivery; where several positions with plans of their own are read together, the
+    union is delivered and counted.
     """
     if not plan.depth:
         heads = 1
@@ -31,7 +30,7 @@ def fetch(index: Index, plan: ReadPlan) -> Delivery:
     for name, levels in plan.depth.items():
         source = index.fields[name]
         wanted = union[name]
-        deepest = int(wanted.max())
+        deepest = max(1, int(wanted.max()))  # a plan that reads nothing still delivers one level, of zeros
         if whole:
             slots, own, moved = wanted, levels, source[:, :, :deepest]
         else:

@@ -1,0 +1,95 @@
+"""The contract suite passes every built-in scanner and catches every one of `cheats.py` by the clause named there."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from cases import CASES, SCANNERS, ScannerCase
+from leadline.registry import BUILT_IN, create
+from leadline.scanners.base import Scanner
+from leadline.scanners.conformance import CLAUSES, check, describe
+from leadline.scanners.conformance_cases import CASES as KEY_SETS
+from leadline.scanners.conformance_cases import Trial, same_bits, static_bits
+
+_SPEC = importlib.util.spec_from_file_location("contract_cheats", Path(__file__).with_name("cheats.py"))
+assert _SPEC is not None
+assert _SPEC.loader is not None
+cheats = importlib.util.module_from_spec(_SPEC)
+sys.modules["contract_cheats"] = cheats
+_SPEC.loader.exec_module(cheats)
+
+
+@pytest.mark.parametrize("spec", [*SCANNERS, "dense"])
+def test_built_in_keeps_the_contract(spec: str) -> None:
+    findings = check(create(spec))
+    assert [f.name for f in findings] == list(CLAUSES)
+    assert [f"{f.name}: {f.detail}" for f in findings if not f.passed] == []
+
+
+def test_the_honest_base_of_the_cheats_passes() -> None:
+    assert [f"{f.name}: {f.detail}" for f in check(cheats.Honest()) if not f.passed] == []
+
+
+@pytest.mark.parametrize(("cls", "clause"), cheats.CHEATS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_cheat_is_caught_by_its_clause(cls: type[Scanner], clause: str) -> None:
+    cheats.HIDDEN.clear()
+    failed = {f.name: f.detail for f in check(cls()) if not f.passed}
+    assert clause in failed
+    assert len(failed[clause]) > 40, "a finding says what was expected and found"
+
+
+def test_every_clause_catches_some_cheat() -> None:
+    assert set(CLAUSES) - {clause for _, clause in cheats.CHEATS} == set()
+    assert all(describe(name) for name in CLAUSES)
+
+
+def test_an_exception_of_the_scanner_is_a_finding_with_its_place() -> None:
+    class Broken(cheats.Honest):  # type: ignore[misc, name-defined]
+        def score(self, query: object, reads: object, state: object) -> object:
+            raise KeyError("gone")
+
+    failed = {f.name: f.detail for f in check(Broken()) if not f.passed}
+    assert "KeyError" in failed["scores"]
+    assert "test_contract.py:" in failed["scores"]
+    assert "n=128" in failed["scores"]
+
+
+def test_cases_cover_every_built_in() -> None:
+    assert {spec.partition(":")[0] for spec in SCANNERS} == set(BUILT_IN) - {"dense"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.spec)
+def test_scan_bits(case: ScannerCase) -> None:
+    scanner = create(case.spec)
+    assert static_bits(scanner, 128) == case.bits_128
+    assert static_bits(scanner, 64) == case.bits_64
+
+
+@pytest.mark.parametrize("spec", SCANNERS)
+def test_label_is_a_spec_of_the_same_scanner(spec: str) -> None:
+    scanner = create(spec)
+    assert create(scanner.label) == scanner
+    assert create(scanner.label).label == scanner.label
+
+
+def test_scanners_that_share_a_store_build_equal_indexes() -> None:
+    case = KEY_SETS[0]
+    built: dict[str, dict[str, object]] = {}
+    for spec in SCANNERS:
+        scanner = create(spec)
+        index = Trial(scanner, case).build()
+        first = built.setdefault(scanner.store, {"spec": spec, **index.fields})
+        for name, field in index.fields.items():
+            assert same_bits(first[name], field), f"{spec} and {first['spec']} share {scanner.store!r}"  # type: ignore[arg-type]
+    assert len(built) < len(SCANNERS)
+
+
+def test_the_store_costs_68_bytes_per_token_per_head() -> None:
+    case = KEY_SETS[1]
+    index = Trial(create("full4"), case).build()
+    assert case.head_dim == 128
+    assert index.nbytes == 68 * index.tokens * case.heads
