@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from functools import partial
 from pathlib import Path
@@ -59,7 +60,8 @@ def _checked(engine: Engine, path: Path, *, create: bool) -> Engine:
 
 
 def _engine(path: Path, *, read_only: bool) -> Engine:
-    uri = f"file:{quote(str(path.absolute()))}?mode={'ro' if read_only else 'rwc'}"
+    options = _read_only_options(path) if read_only else "mode=rwc"
+    uri = f"file:{quote(str(path.absolute()))}?{options}"
 
     def connect() -> sqlite3.Connection:
         # Autocommit mode, so that the BEGIN below is the only one and covers the creation of tables too.
@@ -72,7 +74,9 @@ def _engine(path: Path, *, read_only: bool) -> Engine:
     def _pragmas(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000}")
         connection.execute("PRAGMA foreign_keys = ON")
-        if not read_only:
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        else:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
 
@@ -82,6 +86,15 @@ def _engine(path: Path, *, read_only: bool) -> Engine:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _read_only_options(path: Path) -> str:
+    """How a reader opens the file: able to clear away the log's files after it where it may, else without touching any."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return "mode=rw"
+    # SQLite cannot set up a log's index where it may not write, and needs none where no log lies beside the file.
+    logged = path.with_name(path.name + "-wal").exists()
+    return "mode=ro" if logged else "mode=ro&immutable=1"
 
 
 def _check(connection: Connection, path: Path, *, create: bool) -> None:

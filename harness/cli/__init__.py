@@ -17,12 +17,16 @@ app = typer.Typer(
 
 
 def _mount() -> None:
+    from leadline.cli import sessions
     from leadline.cli.calibrate import calibrate
+    from leadline.cli.demo import demo
+    from leadline.cli.env import env
     from leadline.cli.replay import replay, resume
+    from leadline.cli.report import report
 
-    app.command()(replay)
-    app.command()(resume)
-    app.command()(calibrate)
+    for command in (replay, resume, report, calibrate, demo, env):
+        app.command()(command)
+    app.add_typer(sessions.app, name="sessions", help="List, show and check recorded sessions.")
 
 
 def main() -> None:

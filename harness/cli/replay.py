@@ -78,10 +78,15 @@ def run(spec: RunSpec, db: Path) -> None:
     try:
         number, outcome = go(spec, db, shlex.join(sys.argv))
     except KeyboardInterrupt:
-        print(f"\ninterrupted; everything decoded so far is kept. Go on with:\n  {resume_command(db)}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise interrupted(resume_command(db)) from None
     done = f"run {number}: {outcome.written} branches decoded, {outcome.kept} were there already"
     print(f"{done}, {outcome.failed} failed" if outcome.failed else done)
     print(f"results: {db}\nreport:  {shlex.join(['leadline', 'report', str(db)])}")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+def interrupted(command: str) -> typer.Exit:
+    """Say how to go on after Ctrl-C; the exit to raise."""
+    print(f"\ninterrupted; everything decoded so far is kept. Go on with:\n  {command}", file=sys.stderr)
+    return typer.Exit(INTERRUPTED)
