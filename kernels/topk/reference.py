@@ -12,18 +12,23 @@ def select(scores: Tensor, visible: Tensor, *, k: int, sink: int, local: int) ->
 
     scores: `[T, H, G, n]` fp32, one score per token; visible: `[T]`, position i sees the first visible[i] tokens. Returns bool
     `[T, H, G, n]`: the first `sink`, the last `local` and the best k - sink - local of the rest; everything visible where
-    visible <= k. Ties break to the smallest index. Raises ValueError when a score is not a number.
+    visible <= k. Ties break to the smallest index. Raises ValueError when the score of a candidate is not a number, and
+    when k does not hold what it counts, sink + local.
     """
+    if k < sink + local:
+        raise ValueError(f"k={k} counts sink={sink} and local={local} tokens and must be at least their sum")
     n = scores.shape[-1]
     position = torch.arange(n, device=scores.device)
     seen = visible.view(-1, 1, 1, 1)
     in_sight = position < seen
     kept = in_sight & ((position < sink) | (position >= seen - local) | (seen <= k))
     wanted = k - sink - local
-    if wanted <= 0 or n <= k:
+    if wanted == 0 or n <= k:
         return kept.expand(scores.shape).clone()
     candidate = in_sight & ~kept
     ranked = torch.where(candidate, scores, -torch.inf)
+    if bool(torch.isnan(ranked).any()):
+        raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
     line = _nth_largest(ranked, wanted)
     at_least = candidate & (ranked >= line)
     mask = at_least | kept
@@ -33,14 +38,11 @@ def select(scores: Tensor, visible: Tensor, *, k: int, sink: int, local: int) ->
     above = candidate & (ranked > line)
     room = wanted - above.sum(-1, keepdim=True)
     equal = at_least & ~above
-    mask = kept | above | (equal & (equal.cumsum(-1) <= room))
-    if bool((mask.sum(-1) != count).any()):
-        raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
-    return mask
+    return kept | above | (equal & (equal.cumsum(-1) <= room))
 
 
 def _nth_largest(values: Tensor, nth: int) -> Tensor:
-    """The nth largest of the last dimension, `[..., 1]`; a NaN counts as the largest."""
+    """The nth largest of the last dimension, `[..., 1]`."""
     if values.device.type == "cpu":  # numpy's introselect is several times faster than a top-k there
         at = values.shape[-1] - nth
         return torch.from_numpy(np.partition(values.numpy(), at, axis=-1)[..., at : at + 1])

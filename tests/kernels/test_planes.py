@@ -1,4 +1,4 @@
-"""The plane store: prefixes are exact quantizers, streaming changes nothing, and the layout is what SPEC section 1 says."""
+"""The plane store: prefixes are exact quantizers, streaming changes nothing, the layout is that of SPEC section 1."""
 
 from __future__ import annotations
 

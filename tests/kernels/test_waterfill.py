@@ -16,7 +16,7 @@ EXAMPLE = torch.tensor([12.22, 3.77, 0.63, 1e-5])
 
 
 def at_line(importance: Tensor, theta: float) -> list[int]:
-    """clip(round(log4(g / theta)), 0, 4), the definition, in Python floats; half-way values round up as the plan counts them."""
+    """clip(round(log4(g / theta)), 0, 4) in Python floats; half-way values round up, as the plan counts them."""
     return [0 if g <= 0 else min(max(math.floor(math.log(g / theta, 4) + 0.5), 0), 4) for g in importance.tolist()]
 
 
