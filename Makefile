@@ -135,7 +135,7 @@ demo: $(READY) ## replay the bundled sessions and write a report to demo-output/
 	@"$(BIN)/leadline" demo --out demo-output
 
 test: lint ## ruff, mypy and the whole test suite (ARGS="-k word" passes arguments to pytest)
-	@$(ONE_THREAD) "$(BIN)/pytest" --benchmark-disable -q $(ARGS)
+	@$(ONE_THREAD) "$(BIN)/pytest" --benchmark-disable $(ARGS)
 
 lint: $(READY) types ## ruff and mypy only
 	@"$(BIN)/ruff" check .
@@ -167,7 +167,7 @@ test-wheel: $(READY) ## the test suite against an installed wheel, outside this 
 	mkdir "$$away/suite"
 	cp -R tests pyproject.toml README.md $(wildcard docs) "$$away/suite/"
 	cd "$$away/suite"
-	$(ONE_THREAD) PATH="$$away/venv/bin:$$PATH" "$$away/venv/bin/python" -P -m pytest --benchmark-disable -q $(ARGS)
+	$(ONE_THREAD) PATH="$$away/venv/bin:$$PATH" "$$away/venv/bin/python" -P -m pytest --benchmark-disable $(ARGS)
 
 clean: ## remove build outputs, tool caches and demo-output/; keep the environment and the saved benchmarks
 	@rm -rf build dist leadline.egg-info demo-output .pytest_cache .ruff_cache .mypy_cache .hypothesis
