@@ -89,7 +89,7 @@ def _engine(path: Path, *, read_only: bool) -> Engine:
 
 
 def _read_only_options(path: Path) -> str:
-    """How a reader opens the file: able to clear away the log's files after it where it may, else without touching any."""
+    """How a reader opens the file: to clear away the log's files after it where it may, else touching nothing."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
         return "mode=rw"
     # SQLite cannot set up a log's index where it may not write, and needs none where no log lies beside the file.

@@ -138,6 +138,7 @@ def branch(session_sha256: str, step: int, label: str, agreement: float = 1.0, *
     kl = (1 - agreement) / 10
     result: dict[str, Any] = {
         "tokens": (5, 6, 7),
+        "margins": (0.5, 0.25, 1.0),
         "text": f"{label} continues step {step}",
         "stopped": False,
         "agreement": agreement,
@@ -174,9 +175,9 @@ def branch(session_sha256: str, step: int, label: str, agreement: float = 1.0, *
         "index_bytes": 3_000_000,
         "index_build_seconds": 0.5,
         "layer_bits": (bits,) * 4,
-        "wall_ms": 6400.0,
+        "wall_ms": 100.0,
         "cpu_seconds": 12.8,
-        "timer": "perf_counter",
+        "timer": "none",
     }
     result |= {key: value for key, value in changes.items() if key in StepResult.model_fields}
     cost |= {key: value for key, value in changes.items() if key in StepCost.model_fields}
