@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 from leadline.cli import app
@@ -13,42 +13,39 @@ from leadline.cli import app
 MOST_OPTIONS = 15  # the rest belongs in the TOML file
 
 
-def walk(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
-    """The commands below this one, each with the words that call it."""
-    if isinstance(command, click.Group):
-        for name in sorted(command.commands):
-            yield from walk(command.commands[name], (*words, name))
-    else:
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """The commands below this one, each with the words that call it (typer brings its own click, hence no class)."""
+    below = getattr(command, "commands", None)
+    if below is None:
         yield " ".join(words), command
+        return
+    for name in sorted(below):
+        yield from walk(below[name], (*words, name))
+
+
+def options(command: Any) -> list[Any]:
+    """What is given as `--name`, `--help` aside."""
+    return [one for one in command.params if one.param_type_name == "option" and "--help" not in one.opts]
 
 
 COMMANDS = dict(walk(typer.main.get_command(app), ("leadline",)))
 
 
-def test_there_are_commands() -> None:
-    assert {"leadline replay", "leadline resume", "leadline calibrate"} <= set(COMMANDS)
+def test_the_walk_finds_commands_and_options() -> None:
+    assert {"leadline replay", "leadline resume", "leadline calibrate", "leadline sessions list"} <= set(COMMANDS)
+    assert "--json" in {name for option in options(COMMANDS["leadline sessions list"]) for name in option.opts}
 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_it_explains_itself(words: str) -> None:
-    command = COMMANDS[words]
-    assert (command.help or "").strip(), "no help text"
-    unexplained = [
-        parameter.opts[0]
-        for parameter in command.params
-        if isinstance(parameter, click.Option) and not (parameter.help or "").strip()
-    ]
-    assert unexplained == []
+    assert (COMMANDS[words].help or "").strip(), "no help text"
+    assert [option.opts[0] for option in options(COMMANDS[words]) if not (option.help or "").strip()] == []
 
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_its_options_are_few(words: str) -> None:
-    options = [
-        parameter.opts[0]
-        for parameter in COMMANDS[words].params
-        if isinstance(parameter, click.Option) and "--help" not in parameter.opts
-    ]
-    assert len(options) <= MOST_OPTIONS, options
+    names = [option.opts[0] for option in options(COMMANDS[words])]
+    assert len(names) <= MOST_OPTIONS, names
 
 
 @pytest.mark.parametrize("words", COMMANDS)
