@@ -103,8 +103,8 @@ $(READY): pyproject.toml constraints.txt $(REMAKE)
 	    say "using the installed PyTorch as it is"
 	else
 	    say "installing $(TORCH)"
-	    $(if $(filter-out $(PINNED_TORCH),$(TORCH)),echo "$(TORCH)" > "$(VENV)/.torch")
 	    pip_install -c "$(VENV)/constraints.txt" "$(TORCH)"
+	    $(if $(filter-out $(PINNED_TORCH),$(TORCH)),echo "$(TORCH)" > "$(VENV)/.torch")
 	fi
 	probe=$$("$(BIN)/python" -P -c "$$TORCH_PROBE" 2>> "$(LOG)" || true)
 	read -r verdict torch triton <<< "$$probe"
