@@ -34,9 +34,14 @@ class Completion:
 
     @property
     def task(self) -> tuple[Message, ...]:
-        """What every call of a task starts with: the messages before the first answer."""
-        first = next((n for n, message in enumerate(self.sent) if message.role == "assistant"), len(self.sent))
+        """What every call of a task starts with, condensed or not: the messages up to the first user message."""
+        first = next((n for n, message in enumerate(self.sent, start=1) if message.role == "user"), len(self.sent))
         return self.sent[:first]
+
+    @property
+    def opens(self) -> bool:
+        """Whether nothing was answered yet in this prompt."""
+        return not any(message.role == "assistant" for message in self.sent)
 
 
 def is_completion(value: object) -> bool:
@@ -73,8 +78,9 @@ def _attempts(calls: list[Completion]) -> list[list[Completion]]:
     """Calls of one task split where the list is back at its start after it had grown."""
     attempts: list[list[Completion]] = [[calls[0]]]
     for call in calls[1:]:
-        grown = len(attempts[-1][-1].sent) > len(call.task)
-        if len(call.sent) == len(call.task) and grown:
+        # A prompt without answers that is longer than the attempt's first one holds a summary of them.
+        first = len(attempts[-1][0].sent)
+        if call.opens and len(call.sent) <= first < len(attempts[-1][-1].sent):
             attempts.append([])
         attempts[-1].append(call)
     return attempts

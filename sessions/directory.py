@@ -7,7 +7,7 @@ numbered events. One bad event never loses its session, one bad session never lo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -26,7 +26,7 @@ from .files import (
     is_tar,
     natural,
     open_tar,
-    starts_like_text,
+    starts_like_recording,
 )
 from .formats import Draft, stranger, unsupported
 from .schema import Note, Session, View
@@ -76,7 +76,7 @@ def iter_sessions(path: str | Path, view: View = "condensed") -> Iterator[Sessio
     if not root.exists():
         do = "name a session file or a directory of sessions"
         raise UsageError(explain("there are no sessions here", file=root, found="no such file or directory", do=do))
-    absolute = root.absolute()
+    absolute = root.resolve()
     if root.is_dir():
         folder, at = disk_folder(root), ""
         name = absolute.parent.name if absolute.name == "events" else absolute.name
@@ -161,7 +161,10 @@ class _Walk:
         files = reader.event_files(events)
         if not files:
             return
-        yield from self._guarded(reader.format, root.label, at, lambda: reader.read(events, files, beside, self.view))
+        try:
+            yield _Found(reader.read(events, files, beside, self.view), root.label, at)
+        except Exception as error:
+            yield _failed(reader.format, root.label, error)
         for _, name in files:
             del events.files[name]
         for owner in (root, beside, events):
@@ -174,7 +177,7 @@ class _Walk:
         path, here = folder.path(name), _join(at, stem(name))
         held = folder.files[name]
         try:
-            if isinstance(held, Path) and not starts_like_text(held):
+            if isinstance(held, Path) and not starts_like_recording(held):
                 yield Skipped(path, "not a session: a binary file", "broken" if _JSON_NAME.search(path) else "other")
                 return
             data = folder.data(name)
@@ -211,7 +214,10 @@ class _Walk:
             return Skipped(label, reason, "unsupported")
         for reader in DOCUMENT_READERS:
             if reader.sniff(value):
-                draft = reader.read(value, self.view)
+                try:
+                    draft = reader.read(value, self.view)
+                except Exception as error:
+                    return _failed(reader.format, label, error)
                 draft.notes[:0] = notes
                 draft.part = part
                 return _Found(draft, path, at)
@@ -256,7 +262,11 @@ class _Walk:
             yield _failed("completion log", path, error)
 
     def _completions(self, logs: list[Completion], folder: Folder, at: str) -> Iterator[_Found | Skipped]:
-        drafts = read_completions(logs, self.view, archived=self.archived)
+        try:
+            drafts = read_completions(logs, self.view, archived=self.archived)
+        except Exception as error:
+            yield _failed("completion log", folder.label, error)
+            return
         whole = len({calls[0].task for _, calls in drafts}) == 1
         for draft, calls in drafts:
             last = calls[-1].name
@@ -272,14 +282,6 @@ class _Walk:
                 # An archive of one session directory is that session; its inner folder names add nothing.
                 item.at = at if len(homes) == 1 else _join(at, item.at)
             yield item
-
-    def _guarded(self, name: str, path: str, at: str, read: Callable[[], Draft]) -> Iterator[_Found | Skipped]:
-        try:
-            draft = read()
-        except Exception as error:
-            yield _failed(name, path, error)
-        else:
-            yield _Found(draft, path, at)
 
 
 def _failed(name: str, path: str, error: Exception) -> Skipped:

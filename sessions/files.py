@@ -49,8 +49,8 @@ def read_bytes(path: Path) -> bytes:
     return gunzip(data)
 
 
-def starts_like_text(path: Path) -> bool:
-    """Whether the first bytes may be a recording: gzip, or text without NUL bytes. Spares reading binaries whole."""
+def starts_like_recording(path: Path) -> bool:
+    """Whether the first bytes may be a recording: gzip, tar, or text without NULs. Spares reading binaries whole."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return True  # read_bytes says why not
@@ -58,7 +58,7 @@ def starts_like_text(path: Path) -> bool:
             head = stream.read(1024)
     except OSError:
         return True
-    return head.startswith(_GZIP) or b"\0" not in head
+    return head.startswith(_GZIP) or is_tar(head) or b"\0" not in head
 
 
 def gunzip(data: bytes, limit: int | None = None) -> bytes:
@@ -202,6 +202,9 @@ def open_tar(data: bytes, label: str) -> Folder:
                 if len(body) != member.size:
                     raise UnreadableError("truncated archive: a member ends before its data does")
                 folder.files[parts[-1]] = body
+            # tarfile stops without a word at a damaged header; a whole archive stops at a block of zeros.
+            if data[archive.offset : archive.offset + tarfile.BLOCKSIZE] != bytes(tarfile.BLOCKSIZE):
+                raise UnreadableError("broken tar archive: it is cut off or a header is damaged")
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
         raise UnreadableError(f"broken tar archive: {error}") from None
     return root
