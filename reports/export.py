@@ -24,7 +24,8 @@ from leadline.database_schema import (
     StepResultRow,
     TeacherForcedRow,
 )
-from sqlalchemy import JSON, Boolean, Column, Float, Integer
+from sqlalchemy import JSON, Boolean, Float, Integer
+from sqlalchemy.types import TypeEngine
 
 Name = Literal["results", "sessions", "scanners", "branch_points", "teacher_forced", "costs"]
 Row = dict[str, Any]
@@ -52,7 +53,7 @@ _LISTS = {
 
 def columns(table: Name) -> list[str]:
     """The columns of an exported table, in order: natural key, readable names, figures."""
-    own = [name for name in _TABLES[table].__table__.columns.keys() if name not in _INTERNAL]
+    own = [column.name for column in _TABLES[table].__table__.columns if column.name not in _INTERNAL]
     if table in ("results", "teacher_forced", "costs"):
         rest = [name for name in own if name not in (*KEY, "id")]
         return [*KEY, *NAMED, *rest]
@@ -63,7 +64,8 @@ def sql(table: Name) -> str:
     """The SELECT behind an exported table; `:run` NULL means every run."""
     if table in ("sessions", "scanners"):
         name = _TABLES[table].__tablename__
-        return f"SELECT {', '.join(columns(table))} FROM {name} WHERE :run IS NULL OR run_id = :run ORDER BY run_id, position"
+        return f"""SELECT {", ".join(columns(table))} FROM {name}
+WHERE :run IS NULL OR run_id = :run ORDER BY run_id, position"""
     if table == "branch_points":
         chosen = ", ".join(f"p.{name}" for name in columns(table))
         return f"""SELECT {chosen} FROM branch_point p
@@ -82,15 +84,15 @@ WHERE :run IS NULL OR r.run_id = :run ORDER BY r.run_id, s.position, r.step, c.p
 
 def rows(results: Results, table: Name, run: int | None = None) -> list[Row]:
     """The rows of a table with their types: booleans as such, lists and nested values parsed."""
-    kinds = {name: _column(table, name) for name in columns(table)}
+    kinds = {name: _kind(table, name) for name in columns(table)}
     found = []
     for raw in results.query(sql(table), {"run": run}):
         row: Row = {}
         for name, value in raw.items():
             kind = kinds[name]
-            if value is not None and kind is not None and isinstance(kind.type, JSON):
+            if value is not None and kind is not None and isinstance(kind, JSON):
                 row[name] = json.loads(value)
-            elif value is not None and kind is not None and isinstance(kind.type, Boolean):
+            elif value is not None and kind is not None and isinstance(kind, Boolean):
                 row[name] = bool(value)
             else:
                 row[name] = value
@@ -121,20 +123,20 @@ def to_parquet(table: Name, found: Sequence[Row]) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _column(table: Name, name: str) -> Column[Any] | None:
-    """The stored column behind an exported one; None for the two readable names."""
+def _kind(table: Name, name: str) -> TypeEngine[Any] | None:
+    """The type of the stored column behind an exported one; None for the two readable names."""
     for owner in (_TABLES[table], StepResultRow):
         if name in owner.__table__.columns:
-            return owner.__table__.columns[name]
+            return owner.__table__.columns[name].type
     return None
 
 
 def _arrow(table: Name, name: str) -> Any:
-    if name in _LISTS:
+    kind = _kind(table, name)
+    if name in _LISTS and isinstance(kind, JSON):
         return pa.list_(_LISTS[name])
-    kind = _column(table, name)
     for stored, arrow in ((Boolean, pa.bool_()), (Integer, pa.int64()), (Float, pa.float64())):
-        if kind is not None and isinstance(kind.type, stored):
+        if kind is not None and isinstance(kind, stored):
             return arrow
     return pa.string()
 
