@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -23,7 +23,18 @@ from leadline.model_checks import check_config, check_type
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PATTERNS = ["model*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "merges.txt", "vocab.txt"]
-_UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, SafetensorError, ImportError)
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    StrictDataclassError,
+)
 
 
 def hub_folder(name: str) -> Path:
@@ -94,6 +105,9 @@ def load_folder(folder: Path, dtype: torch.dtype, factor: float | None) -> tuple
         raise _refuse(
             folder, "weights", f"{len(absent)} tensors missing, the first {absent[0]}", "all of the model's tensors"
         )
+    if not any((folder / name).is_file() for name in _VOCABULARIES):
+        # transformers would make up an empty vocabulary.
+        raise _refuse(folder, "tokenizer", "no vocabulary", " or ".join(_VOCABULARIES))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except _UNREADABLE as error:
