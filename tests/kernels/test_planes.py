@@ -10,9 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-
 from leadline.kernels.planes import BLOCK, DEPTH, codes, decode, pack, unpack_bits
+from torch import Tensor
 
 _TINY = float(np.finfo(np.float32).tiny)
 

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
 from leadline.cli.scanners import app
 from leadline.errors import UsageError
 from leadline.registry import BUILT_IN
 from leadline.scanners.conformance import CLAUSES
+from typer.testing import CliRunner
 
 runner = CliRunner()
 
@@ -119,17 +118,17 @@ def test_new_says_where_it_cannot_write(tmp_path: Path) -> None:
 def test_check_explains_a_broken_clause_and_exits_1(tmp_path: Path) -> None:
     runner.invoke(app, ["new", "peeker", "--out", str(tmp_path)])
     path = tmp_path / "peeker.py"
-    text = path.read_text().replace(
-        "return plane_store.score(query, reads)", "return KEYS[-1] @ query.mT * 0 + query @ KEYS[-1].mT"
-    )
+    text = path.read_text()
+    text = text.replace("return plane_store.score(query, reads)", "return query @ KEYS[-1].mT")
     text = text.replace(
-        "        return plane_store.build", "        KEYS.append(keys.float())\n        return plane_store.build"
+        "return plane_store.build(", "KEYS.append(keys.float().clone())\n        return plane_store.build("
     )
     path.write_text(text + "\n\nKEYS: list[Tensor] = []\n")
     result = runner.invoke(app, ["check", f"{path}:Peeker"])
     assert result.exit_code == 1
     failed = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
-    assert any("KV heads" in line and "n=" in line for line in failed), "says on which keys"
+    assert [line.split()[1] for line in failed] == ["only-reads"]
+    assert "KV heads" in failed[0], "says on which keys"
     as_json = runner.invoke(app, ["check", f"{path}:Peeker", "--json"])
     assert as_json.exit_code == 1
     assert not json.loads(as_json.stdout)["passed"]
