@@ -1,10 +1,9 @@
 """Tool calls read back from an assistant turn's text, whatever form the chat template writes them in.
 
 Action agreement compares what branches *did* (SPEC section 5), so every branch's text is parsed by one function. A
-call counts
-as complete once its arguments can no longer change: the JSON object is closed, or the XML function is. Text that
-                       breaks off earlier is returned as an incomplete action, so that "no call" and "a call cut
-                       short" stay different things.
+call counts as complete once its arguments can no longer change: the JSON object is closed, or the XML function is.
+Text that breaks off earlier is returned as an incomplete action, so that "no call" and "a call cut short" stay
+different things.
 """
 
 from __future__ import annotations
@@ -27,9 +26,7 @@ _BARE_OBJECT = re.compile(r'(?:<\|python_tag\|>\s*|(?:\A|[\n;])\s*)(?=\{\s*"(?:t
 
 @dataclass(frozen=True)
 class Action:
-    """One tool call of a turn; `arguments` is normalised JSON (sorted keys, no spaces), None while incomplete or
-    unreadable.
-    """
+    """One tool call of a turn; `arguments` is JSON with sorted keys and no spaces, None while it is incomplete."""
 
     name: str
     arguments: str | None
@@ -53,9 +50,7 @@ def parse_actions(text: str, traits: TemplateTraits) -> tuple[Action, ...]:
 
 
 def normalise_arguments(value: Any) -> str | None:
-    """Arguments (an object, or the JSON text of one) as JSON with sorted keys and no spaces; None where they are no
-    JSON.
-    """
+    """Arguments (a value, or its JSON text) as JSON with sorted keys and no spaces; None where they are no JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,9 +1,8 @@
 """Recorded messages in the shape one chat template needs, with a note for everything that had to change.
 
 The recorded text is never rewritten, only moved: into another role, beside another message, or (a tool call the
-                       template has no form for, or would drop) into the turn's content. Every rule looks at messages
-                       from the front, so that the adapted prompt of a step stays a prefix of the next step's wherever
-                       the template allows it (SPEC section 5).
+template has no form for, or would drop) into the turn's content. Every rule looks at messages from the front, so that
+the adapted prompt of a step stays a prefix of the next step's wherever the template allows it (SPEC section 5).
 """
 
 from __future__ import annotations

@@ -128,9 +128,7 @@ class _Probe:
         return {"role": "assistant", "content": text, "tool_calls": list(calls)}
 
     def call_arguments(self) -> tuple[Literal["dict", "string", "none"], bool]:
-        """The form in which arguments come out as the JSON (or XML parameters) they are, and whether ids must be
-        short.
-        """
+        """The form in which arguments come out as the JSON or XML they are, and whether ids must be short."""
         forms: tuple[Literal["string", "dict"], ...] = ("string", "dict")
         for short in (False, True):
             for form in forms:
@@ -140,9 +138,7 @@ class _Probe:
         return "none", False
 
     def ends(self, turn: str, called: str) -> tuple[str, ...]:
-        """What closes a plain turn and a turn with a call: a special token where there is one, else the text behind
-        the answer.
-        """
+        """What closes a turn without and with a call: a special token, or else the text behind the answer."""
         tail = _after(turn, _ASSISTANT)
         special = [token for token, is_special in self.added.items() if is_special]
         first = sorted((tail.find(token), -len(token), token) for token in special if token in tail)
@@ -232,9 +228,7 @@ def _form(call_text: str) -> CallForm:
 
 
 def _parts(call_text: str) -> tuple[str, str, str] | None:
-    """The text before the name, between name and arguments, and after, where both stand contiguous and the rest is
-    fixed.
-    """
+    """The text before the name, between name and arguments, and after, where both stand whole and the rest is fixed."""
     written = json.dumps(_ARGUMENTS, ensure_ascii=False)
     before, _, rest = call_text.partition(_CALLED)
     between, found, behind = rest.partition(written)

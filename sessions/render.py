@@ -1,12 +1,10 @@
-"""A session as token ids: for every step the prompt its agent's model saw, and the recorded turn as this template
-would write it.
+"""A session as token ids: every step's prompt as its agent's model saw it, and the recorded turn as rendered.
 
 The prompt of a step is the chat template over every message before it, with the request for the next turn; the
 recorded turn is what the template writes from there to the end of turn, which is left out (SPEC section 5). Prompts
-of one session share
-long prefixes: each branch point says how many tokens it has in common with the one before, so that the engine knows
-               from where to prefill again when a template or a condensation broke the prefix. Recorded text never
-               becomes a control token (`tokens`).
+of one session share long prefixes: each branch point says how many tokens it has in common with the one before, so
+that the engine knows from where to prefill again when a template or a condensation broke the prefix. Recorded text
+never becomes a control token (`tokens`).
 """
 
 from __future__ import annotations
@@ -190,9 +188,7 @@ class _Job:
             ) from error
 
     def recorded(self, message: Message, before: Sequence[Message], prompt: str) -> tuple[str, bool]:
-        """The guarded recorded turn without its end, and whether it had to be rendered after a single user turn
-        instead.
-        """
+        """The guarded recorded turn without its end, and whether it had to be rendered behind one user turn alone."""
         turn = self.turn(prompt, self.write([*before, message], generate=False))
         if turn is not None:
             return turn, False
@@ -210,9 +206,7 @@ class _Job:
         return turn, True
 
     def turn(self, prompt: str, whole: str) -> str | None:
-        """What `whole` has behind `prompt` (or behind the part of the request that recorded turns have too), without
-        its end.
-        """
+        """What `whole` has behind `prompt`, or behind the part of the request recorded turns have; end cut off."""
         for start in (prompt, prompt.removesuffix(self.traits.generation_prompt) + self.traits.turn_header):
             if whole.startswith(start):
                 return cut_turn(whole[len(start) :], self.traits.ends)

@@ -1,5 +1,4 @@
-"""Did the chat template write everything it was given? Checks a rendered conversation against the messages that went
-in.
+"""Did the chat template write everything it was given? Checks a rendered conversation against its messages.
 
 A template can drop a turn's text, quote a string twice or trim a result without any error (SPEC section 5). Here
 every message's content and every call's name and arguments must be found in the text, in order, and the token ids
@@ -50,9 +49,7 @@ def check_round_trip(
 
 
 def _wanted(message: Mapping[str, Any], traits: TemplateTraits) -> Iterator[tuple[str, list[str], bool]]:
-    """What must stand in the text for one message: (description, acceptable spellings, whether order does not
-    matter).
-    """
+    """What must stand in the text for one message: (description, accepted spellings, whether it may stand anywhere)."""
     role, content = message["role"], message["content"]
     spellings = [content]
     if role in traits.strips:
@@ -84,11 +81,6 @@ def _json_spellings(value: Any) -> list[str]:
 
 
 def _earliest(text: str, variants: list[str], start: int) -> int | None:
-    """The end of the first variant found from `start` (the recorded spelling is tried first); None where there is
-    none.
-    """
-    for variant in variants:
-        at = text.find(variant, start)
-        if at >= 0:
-            return at + len(variant)
-    return None
+    """The end of the variant that ends first from `start`: greedy, so texts that stand in order are found."""
+    found = [(text.find(variant, start), len(variant)) for variant in variants]
+    return min((at + length for at, length in found if at >= 0), default=None)

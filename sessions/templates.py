@@ -1,5 +1,4 @@
-"""What a tokenizer's chat template does with messages, measured by rendering small probes and reading the text it
-writes.
+"""What a chat template does with messages, measured by rendering small probes and reading the text it writes.
 
 Nothing here looks at a model's name. A template that refuses a conversation, drops a message or mangles arguments
 says so only in its output, so every trait is a question put to the template itself (SPEC section 5; `adapt` uses the
@@ -97,9 +96,7 @@ class ChatTemplate:
         self._options = {"strftime_now": _pinned_date, **(options or {})}
 
     def render(self, messages: Chat, tools: Sequence[dict[str, Any]] | None = None, *, generate: bool = False) -> str:
-        """The text of a conversation; `generate` appends the request for the next assistant turn. UsageError if
-        refused.
-        """
+        """The text of a conversation; `generate` appends the request for the next turn. UsageError if refused."""
         try:
             text = self._tokenizer.apply_chat_template(
                 messages,
@@ -139,9 +136,7 @@ def common_length(left: str, right: str) -> int:
 
 
 def cut_turn(text: str, ends: tuple[str, ...]) -> str:
-    """A rendered assistant turn without its end of turn (one of `ends`) and the whitespace behind it; whole if it has
-    none.
-    """
+    """A rendered assistant turn without its end (one of `ends`) and the whitespace behind that; whole without one."""
     body = text.rstrip()
     for end in sorted(ends, key=len, reverse=True):
         if end and body.endswith(end):

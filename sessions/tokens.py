@@ -1,13 +1,15 @@
 """Text to token ids, without letting recorded text speak the chat template's control tokens.
 
 Session text is untrusted: a tool result may hold "<|im_end|>". Before the template runs, `TokenEncoder.guard` puts a
-                       marker character inside every look-alike of a control token; after it, `TokenEncoder.encode`
-                       takes the markers out again and cuts the text there for tokenising, so the words the model
-                       reads are the recorded ones, spelled with ordinary tokens. No token can span a cut, so no
-                       marked look-alike can become a control token, whatever the tokenizer. Text without look-alikes
-                       gets exactly the ids of tokenising it whole; that it can be done section by section (a section
-                       starts at a control token) is what makes a long session's prompts cheap, and is checked against
-                       the whole at construction.
+marker character inside every look-alike of a control token; after it, `TokenEncoder.encode` takes the markers out
+again and cuts the text there for tokenising, so the words the model reads are the recorded ones, spelled with
+ordinary tokens. No token can span a cut, so no marked look-alike can become a control token, whatever the tokenizer.
+Marks that are ordinary text to the tokenizer (a closing tag, say) have nothing to guard: they are text wherever they
+stand.
+
+Text without look-alikes gets exactly the ids of tokenising it whole. That it can be done section by section (a
+section starts at a control token) is what makes a long session's prompts cheap, and is checked against the whole at
+construction.
 """
 
 from __future__ import annotations
@@ -128,9 +130,7 @@ class TokenEncoder:
         return text.replace(marker, "").replace(_escape(marker), "")
 
     def encode(self, text: str, marker: str, *, continues: bool = False) -> Ids:
-        """Ids of a guarded text `[n]`; `continues` where it stands behind other tokens (no BOS, no space for a first
-        word).
-        """
+        """Ids of a guarded text `[n]`; `continues` where it stands behind other tokens: no BOS, no first space."""
         text = text.replace(_escape(marker), marker)
         ids = [] if self.bos is None or continues else [np.array([self.bos], dtype=np.int32)]
         for number, section in enumerate(self._split(text) if self.by_sections else [text]):
