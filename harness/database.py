@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +46,7 @@ from leadline.records import (
     TeacherForced,
 )
 from pydantic import BaseModel, ValidationError
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
@@ -76,6 +76,7 @@ class Results:
         self.path = path
         self._engine = engine
         self._invocation: dict[int, int] = {}
+        self._snapshot: Connection | None = None
 
     @classmethod
     def open(cls, path: str | Path, create: bool = False, read_only: bool = False) -> Self:
@@ -300,15 +301,25 @@ class Results:
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """Rows of a SELECT as dicts, in its order; JSON columns come as text. Parameters are `:name` in the text."""
-        with self._engine.connect() as connection:
+        with nullcontext(self._snapshot) if self._snapshot else self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(text(sql), dict(parameters or {})).mappings()]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside is of one moment, whatever a writer commits meanwhile. For reading only."""
+        with self._engine.connect() as connection, connection.begin():
+            self._snapshot = connection
+            try:
+                yield
+            finally:
+                self._snapshot = None
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _transaction(self) -> Iterator[Session]:
         try:
-            with Session(self._engine) as db, db.begin():
+            with Session(self._snapshot or self._engine) as db, db.begin():
                 yield db
         except OperationalError as error:
             raise MachineError(

@@ -51,13 +51,14 @@ def default_device() -> str:
 
 
 def _commit() -> tuple[str | None, bool | None]:
-    """Commit and dirtiness of leadline's own checkout; of a copy without one, what LEADLINE_COMMIT says."""
+    """Commit and dirtiness of leadline's own checkout; where git cannot tell, what LEADLINE_COMMIT says."""
     here = Path(__file__).resolve().parent
     # A wheel lies in site-packages/leadline, perhaps inside somebody else's repository, whose commit says nothing.
     if here.name == "harness" and (here.parent / ".git").exists():
         head = _git(here.parent, "rev-parse", "HEAD")
-        status = _git(here.parent, "status", "--porcelain")
-        return head, None if head is None or status is None else bool(status)
+        if head is not None:
+            status = _git(here.parent, "status", "--porcelain")
+            return head, None if status is None else bool(status)
     return os.environ.get("LEADLINE_COMMIT") or None, None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from leadline.reports.contents import Contents
-from leadline.reports.rows import BranchText, SessionLine
+from leadline.reports.rows import BranchText, ScannerLine, SessionLine
 from leadline.reports.words import number, significant
 
 
@@ -50,7 +50,7 @@ def by_session(contents: Contents) -> list[SessionSteps]:
         stored = [(order[row.scanner], row) for row in rows if row.scanner is not None]
         stored.sort(key=lambda item: item[0].role != "reference")
         reference = next((row.text for line, row in stored if line.role == "reference"), None)
-        branches = tuple(_branch(line.shown, row, reference) for line, row in stored)
+        branches = tuple(_branch(line, row, reference) for line, row in stored)
         return Point(rows[0].step, rows[0].prompt_tokens, rows[0].prompt_tail, rows[0].recorded_text, branches)
 
     def points(rows: Iterator[BranchText]) -> tuple[Point, ...]:
@@ -60,19 +60,19 @@ def by_session(contents: Contents) -> list[SessionSteps]:
     return [SessionSteps(sessions[session], points(rows)) for session, rows in grouped]
 
 
-def _branch(label: str, row: BranchText, reference: str | None) -> Branch:
-    text = row.text or ""
-    facts = [f"agreement {number(row.agreement, 2)}"]
+def _branch(line: ScannerLine, row: BranchText, reference: str | None) -> Branch:
+    text, is_reference = row.text or "", line.role == "reference"
+    facts = ["the reference"] if is_reference else [f"agreement {number(row.agreement, 2)}"]
     if row.first_divergence is not None:
         margin = "" if row.divergence_margin is None else f", margin {significant(row.divergence_margin)}"
         facts.append(f"parts at token {row.first_divergence}{margin}")
-    if row.action_agreement is not None:
+    if row.action_agreement is not None and not is_reference:
         facts.append("same action" if row.action_agreement else "another action")
     facts += [name for name, holds in (("empty", row.empty), ("repeating", row.repeating)) if holds]
     if not row.stopped:
         facts.append("cut at max new tokens")
     shared = len(text) if reference is None else _shared_words(text, reference)
-    return Branch(label, "; ".join(facts), text[:shared], text[shared:])
+    return Branch(line.shown, "; ".join(facts), text[:shared], text[shared:])
 
 
 def _shared_words(text: str, reference: str) -> int:
@@ -85,4 +85,4 @@ def _shared_words(text: str, reference: str) -> int:
     else:
         if len(text.split()) <= len(reference.split()):
             return len(text)
-    return end
+    return end + len(text[end:]) - len(text[end:].lstrip())

@@ -103,7 +103,12 @@ def choose_run(results: Results, run: int | None) -> RunSummary:
 
 
 def gather(results: Results, run: int | None = None) -> Contents:
-    """Read everything the report of a run prints."""
+    """Read everything the report of a run prints, as of one moment."""
+    with results.snapshot():
+        return _gather(results, run)
+
+
+def _gather(results: Results, run: int | None) -> Contents:
     summary = choose_run(results, run)
     spec = results.spec(summary.id)
     lines = query.scanners(results, summary.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.query import METRICS
-from leadline.reports.words import number, plural, probability, with_interval
+from leadline.reports.words import number, plural, probability, signed, with_interval
 
 
 def summary(contents: Contents) -> list[str]:
@@ -38,7 +38,7 @@ def _verdicts(contents: Contents) -> str:
     against = sorted({c.baseline for c in primary})
     groups = []
     for verdict in ("better", "worse", "equivalent", "inconclusive"):
-        named = [f"{c.scanner} ({c.difference.difference:+.2f})" for c in primary if c.verdict == verdict]
+        named = [f"{c.scanner} ({signed(c.difference.difference, 2)})" for c in primary if c.verdict == verdict]
         within = f" within ±{contents.spec.margin:g}" if verdict == "equivalent" else ""
         if named:
             shown = ", ".join(named) if verdict != "inconclusive" else plural(len(named), "scanner")

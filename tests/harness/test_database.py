@@ -215,6 +215,20 @@ def test_a_reader_sees_committed_rows_while_a_writer_is_in_a_transaction(path: P
     writer.close()
 
 
+def test_a_snapshot_does_not_see_what_is_written_meanwhile(path: Path) -> None:
+    run = factory.fill(path, sessions=1)
+    with Results.open(path, read_only=True) as reader:
+        with reader.snapshot():
+            before = (len(reader.query("SELECT * FROM session")), [summary.sessions for summary in reader.runs()])
+            with Results.open(path) as writer:
+                writer.add_session(run, factory.session(1))
+            assert (
+                len(reader.query("SELECT * FROM session")),
+                [summary.sessions for summary in reader.runs()],
+            ) == before
+        assert len(reader.query("SELECT * FROM session")) == 2
+
+
 def test_an_unknown_run_names_the_known_ones(path: Path) -> None:
     factory.fill(path, sessions=1)
     with Results.open(path, read_only=True) as results, pytest.raises(UsageError, match=r"found: +7[\s\S]*one of 1"):
