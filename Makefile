@@ -164,6 +164,7 @@ test-wheel: $(READY) ## the test suite against an installed wheel, outside this 
 	    > "$$("$$away/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/inherited.pth"
 	"$(BIN)/python" -P -m pip --disable-pip-version-check --python "$$away/venv/bin/python" install -q --no-deps --ignore-installed build/wheel/*.whl 2>> build/wheel/log \
 	    || { cat build/wheel/log >&2; exit 1; }
+	"$$away/venv/bin/python" -P -c 'import leadline, sys; print("testing", leadline.__file__); assert leadline.__file__.startswith(sys.prefix)'
 	mkdir "$$away/suite"
 	cp -R tests pyproject.toml README.md $(wildcard docs) "$$away/suite/"
 	cd "$$away/suite"
