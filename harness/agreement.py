@@ -48,8 +48,12 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-def first_divergence(tokens: Sequence[int], stopped: bool, reference: Sequence[int], reference_stopped: bool) -> int | None:
-    """Index of the first decode step that differs from the reference's; a stop differs from any token. None if none does."""
+def first_divergence(
+    tokens: Sequence[int], stopped: bool, reference: Sequence[int], reference_stopped: bool
+) -> int | None:
+    """Index of the first decode step that differs from the reference's; a stop differs from any token. None if none
+    does.
+    """
     stop = (-1,)
     a = (*tokens, *(stop if stopped else ()))
     b = (*reference, *(stop if reference_stopped else ()))
@@ -76,7 +80,9 @@ class ActionAgreement:
     call: bool | None
 
 
-def compare_actions(calls: Sequence[tuple[str, str | None]], reference: Sequence[tuple[str, str | None]]) -> ActionAgreement:
+def compare_actions(
+    calls: Sequence[tuple[str, str | None]], reference: Sequence[tuple[str, str | None]]
+) -> ActionAgreement:
     """Compare complete calls, each (tool name, arguments as normalised JSON or None where they are not JSON)."""
     if not reference:
         return ActionAgreement(None, None)

@@ -20,7 +20,7 @@ from leadline.rows import Rows
 
 @dataclass(frozen=True)
 class Decoded:
-    """What greedy decoding gave: tokens without the stop token, the top-1/top-2 logit margin and seconds of every step."""
+    """What greedy decoding gave: tokens without the stop token, top-1/top-2 logit margin and seconds of every step."""
 
     tokens: tuple[int, ...]
     stop_token: int | None
@@ -41,7 +41,13 @@ class Decoded:
 
 @torch.no_grad()
 def decode(
-    model: LoadedModel, rows: Rows, last_token: int, attend: Attend | None, *, max_new_tokens: int, stop: Collection[int]
+    model: LoadedModel,
+    rows: Rows,
+    last_token: int,
+    attend: Attend | None,
+    *,
+    max_new_tokens: int,
+    stop: Collection[int],
 ) -> Decoded:
     """Greedy decoding (argmax of raw logits) of up to `max_new_tokens` from rows of n - 1 tokens and the n-th token."""
     start = rows.length
@@ -69,7 +75,9 @@ def decode(
 
 
 @torch.no_grad()
-def teacher_force(model: LoadedModel, rows: Rows, last_token: int, text: Sequence[int], attend: Attend | None) -> Tensor:
+def teacher_force(
+    model: LoadedModel, rows: Rows, last_token: int, text: Sequence[int], attend: Attend | None
+) -> Tensor:
     """Log-probabilities `[T, V]` (fp32) of every position of `text` (T tokens), in one causal pass.
 
     Row i predicts text[i] from the prompt and text[:i]; every position has its own plan and selection.

@@ -1,4 +1,4 @@
-"""Makes a calibration: key and query statistics of a model on text, captured from its own attention (SPEC section 2)."""
+"""Makes a calibration: key and query statistics of a model on text, captured from its attention (SPEC section 2)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,14 @@ def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list
     A session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
     """
     if not text.exists():
-        raise UsageError(explain("no such file or directory", field="--text", found=text, do="give a text file or a directory of sessions"))
+        raise UsageError(
+            explain(
+                "no such file or directory",
+                field="--text",
+                found=text,
+                do="give a text file or a directory of sessions",
+            )
+        )
     found = list(_of_sessions(model, text, length))
     if not found and text.is_file():
         ids = model.tokenizer(_read(text), add_special_tokens=False)["input_ids"]

@@ -1,19 +1,25 @@
 """The specification of a run: everything that decides its numbers, frozen and hashed before any work starts.
-
-`RunSpec` splits in two: the *protocol* (model, view, k, budgets of context and decode, chunks, declared comparisons) is
-the identity of a run in a results database; sessions and scanners may be added to a run later without redoing any of it.
-Values come from a TOML file, then `LEADLINE_*` environment variables, then flags, each overriding the one before.
+ `RunSpec` splits in two: the *protocol* (model, view, k, budgets of context and decode, chunks, declared comparisons)
+is the identity of a run in a results database; sessions and scanners may be added to a run later without redoing any of
+it. Values come from a TOML file, then `LEADLINE_*` environment variables, then flags, each overriding the one before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from leadline.errors import UsageError, explain
 
@@ -36,6 +42,20 @@ DEFAULT_SCANNERS = (
     "streaming",
 )
 
+PRIMARY_PAIRS = (("fathom:budget=48", "sparq:r=16"), ("fathom:budget=80", "sparq:r=32"))
+
+
+def declared_pairs(spec: RunSpec, labels: Collection[str]) -> tuple[tuple[str, str], ...]:
+    """The declared comparisons of a run whose scanners have these labels, each (scanner, baseline).
+
+    The family as given; else the primary pairs that take part; else every scanner against the baseline.
+    """
+    if spec.family:
+        return tuple(dict.fromkeys(spec.family))
+    primary = tuple(pair for pair in PRIMARY_PAIRS if set(pair) <= set(labels))
+    rest = tuple((label, spec.baseline) for label in labels if label not in ("exact", "dense", spec.baseline))
+    return primary or rest
+
 
 def default_k(max_context: int) -> int:
     """The selected tokens per query head for a run's longest context: one constant per run (SPEC section 3)."""
@@ -49,7 +69,7 @@ class RunSpec(BaseModel):
     """One run of `leadline replay`.
 
     `k` counts sinks and local tokens too. `family` lists the declared comparisons as (scanner label, baseline label);
-    empty means every scanner against `baseline`. `margin` is the equivalence margin in agreement.
+    empty means the rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -124,7 +144,11 @@ def load_spec(flags: dict[str, Any], toml: Path | None = None) -> RunSpec:
 
         @classmethod
         def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, env_settings: PydanticBaseSettingsSource, **_: Any
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            **_: Any,
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
@@ -134,7 +158,9 @@ def load_spec(flags: dict[str, Any], toml: Path | None = None) -> RunSpec:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or None
         found = first.get("input") if field else None
-        raise UsageError(explain(f"the run cannot be set up: {first['msg']}", file=toml, field=field, found=found)) from None
+        raise UsageError(
+            explain(f"the run cannot be set up: {first['msg']}", file=toml, field=field, found=found)
+        ) from None
     except ValueError as error:  # tomllib's decode error
         raise UsageError(explain(f"the configuration is not TOML: {error}", file=toml)) from None
     return RunSpec.model_validate(settings.model_dump())

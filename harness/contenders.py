@@ -1,4 +1,4 @@
-"""The rows of a run's tables: the reference, dense, the noise floor and the scanners asked for, each with its identity."""
+"""The rows of a run's tables: the reference, dense, the noise floor and the scanners, each with its identity."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Contender:
 def contenders(spec: RunSpec, calibration_sha256: str | None) -> tuple[Contender, ...]:
     """Reference first, then dense, the noise floor (unless noise_chunk is 0) and the scanners in the order asked for.
 
-    `exact` and `dense` always take part: every figure of a run stands against them. A scanner asked for twice takes part
-    once. Raises UsageError for an unknown scanner, option, baseline or family member.
+    `exact` and `dense` always take part: every figure of a run stands against them. A scanner asked for twice takes
+    part once. Raises UsageError for an unknown scanner, option, baseline or family member.
     """
     exact, dense = create("exact"), create("dense")
     found = [_contender(exact, "reference", calibration_sha256), _contender(dense, "dense", calibration_sha256)]
@@ -54,13 +54,14 @@ def needing_calibration(spec: RunSpec) -> tuple[str, ...]:
     return tuple(s.label for s in map(create, spec.scanners) if s.needs == "calibration")
 
 
-def declared_family(spec: RunSpec) -> tuple[tuple[str, str], ...]:
-    """The declared comparisons as labels (scanner, baseline): the family as given, else every scanner against the baseline."""
-    if spec.family:
-        return tuple((create(a).label, create(b).label) for a, b in spec.family)
-    baseline = create(spec.baseline).label
-    labels = dict.fromkeys(create(text).label for text in spec.scanners)
-    return tuple((label, baseline) for label in labels if label not in ("exact", "dense", baseline))
+def canonical(spec: RunSpec) -> RunSpec:
+    """The same spec with baseline and family written as labels. UsageError for an unknown scanner or option."""
+    return spec.model_copy(
+        update={
+            "baseline": create(spec.baseline).label,
+            "family": tuple((create(scanner).label, create(baseline).label) for scanner, baseline in spec.family),
+        }
+    )
 
 
 def _contender(scanner: Scanner, role: str, calibration: str | None, prefill_chunk: int | None = None) -> Contender:
@@ -80,7 +81,11 @@ def _contender(scanner: Scanner, role: str, calibration: str | None, prefill_chu
             "sha256": hashlib.sha256(text.encode()).hexdigest(),
             "label": label,
             "name": scanner.name,
-            "config": {"version": scanner.version, **scanner.options(), **({"code": identity["code"]} if identity["code"] else {})},
+            "config": {
+                "version": scanner.version,
+                **scanner.options(),
+                **({"code": identity["code"]} if identity["code"] else {}),
+            },
             "calibration_sha256": used,
             "prefill_chunk": prefill_chunk,
             "role": role,
@@ -90,7 +95,7 @@ def _contender(scanner: Scanner, role: str, calibration: str | None, prefill_chu
 
 
 def _foreign_code(scanner: Scanner) -> str | None:
-    """Hash of a plugin's source file: an edited plugin is another scanner. None for built-ins, whose `version` says so."""
+    """Hash of a plugin's source file: an edited plugin is another scanner. None for built-ins, which have `version`."""
     if type(scanner).__module__.startswith("leadline."):
         return None
     source = inspect.getsourcefile(type(scanner))

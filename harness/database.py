@@ -17,6 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import Session
+
 from leadline.config import RunSpec
 from leadline.database_checks import agree, record_of, refuse_not_finite
 from leadline.database_file import open_engine
@@ -45,10 +50,6 @@ from leadline.records import (
     StepResult,
     TeacherForced,
 )
-from pydantic import BaseModel, ValidationError
-from sqlalchemy import Connection, Engine, func, select, text
-from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import Session
 
 R = TypeVar("R", bound=BaseModel)
 Status = Literal["running", "complete", "partial", "interrupted"]

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from leadline.database_schema import Base, storable
 from leadline.errors import LeadlineError, UsageError, explain
-from pydantic import BaseModel
 
 R = TypeVar("R", bound=BaseModel)
 

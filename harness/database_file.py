@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leadline import __version__
-from leadline.database_schema import SCHEMA_VERSION, Base
-from leadline.errors import UsageError, explain
 from sqlalchemy import Engine, create_engine, event, inspect, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import QueuePool
+
+from leadline import __version__
+from leadline.database_schema import SCHEMA_VERSION, Base
+from leadline.errors import UsageError, explain
 
 APPLICATION = "leadline"
 BUSY_SECONDS = 30

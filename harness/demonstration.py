@@ -1,7 +1,6 @@
 """The demo: the main job, small, on the bundled samples and the embedded model, in minutes on a laptop.
-
-Calibrates on the samples that are not replayed, replays the others under every kind of scanner, writes the report. It is the
-ordinary code path with a fixed specification; a second call finds everything done.
+ Calibrates on the samples that are not replayed, replays the others under every kind of scanner, writes the report. It
+is the ordinary code path with a fixed specification; a second call finds everything done.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ def prepare_calibration(out: Path) -> Path:
         return path
     model = load_model("embedded")
     held_out = samples() / "calibration"
-    layers, provenance = calibrate(model, windows(model, held_out, CALIBRATION_LENGTH), CALIBRATION_LENGTH, "bundled samples")
+    layers, provenance = calibrate(
+        model, windows(model, held_out, CALIBRATION_LENGTH), CALIBRATION_LENGTH, "bundled samples"
+    )
     save(path, layers, provenance)
     return path
 

@@ -1,4 +1,5 @@
-"""The replay: sessions x branch points x scanners, every branch written to the results database as soon as it is judged.
+"""The replay: sessions x branch points x scanners, every branch written to the results database as soon as it is
+judged.
 
 One dense prefill per session (and one more in other chunks for the noise floor), walked from branch point to branch
 point; at each, the reference and dense decode first, since every figure compares with them, then the scanners. What is
@@ -81,7 +82,7 @@ class Replay:
         self.outcome = Outcome()
 
     def sessions(self, sessions: Iterable[Session]) -> Outcome:
-        """Replay sessions until `limit` of them had eligible steps. A session that fails is recorded and left behind."""
+        """Replay sessions until `limit` of them had eligible steps. One that fails is recorded and left behind."""
         for contender in self.contenders:
             self.results.add_scanner(self.run, contender.record)
         with hooked(self.model):
@@ -119,9 +120,13 @@ class Replay:
         room = capacity(points, self.spec.max_new_tokens)
         stops = [point.n_tokens - 1 for point in points]
         chunks = {self.spec.prefill_chunk, *(c.record.prefill_chunk for c in self.contenders if c.record.prefill_chunk)}
-        wanted = {chunk: any(_chunk(c, self.spec) == chunk for some in missing.values() for c in some) for chunk in chunks}
+        wanted = {
+            chunk: any(_chunk(c, self.spec) == chunk for some in missing.values() for c in some) for chunk in chunks
+        }
         walkers = {
-            chunk: PrefixWalker(self.model, room, chunk, stops) for chunk in chunks if wanted[chunk] or chunk == self.spec.prefill_chunk
+            chunk: PrefixWalker(self.model, room, chunk, stops)
+            for chunk in chunks
+            if wanted[chunk] or chunk == self.spec.prefill_chunk
         }
         states = States(self.model.shape.scanned_layers, self.calibration)
         last = max(i for i, point in enumerate(points) if missing[point.step])
@@ -135,7 +140,7 @@ class Replay:
             self.results.add_branch_point(self.run, work.session.sha256, record)
             if missing[point.step]:
                 rows = {chunk: walker.rows for chunk, walker in walkers.items()}
-                _Point(self, work.session, point, rows, states).branches(missing[point.step])
+                _Point(self, work, point, rows, states).branches(missing[point.step])
 
     def _perplexity(self, work: SessionWork) -> None:
         """Perplexity of the recorded steps under dense attention, over the session's branch points."""
@@ -160,8 +165,11 @@ class Replay:
 class _Point:
     """One branch point at work: the reference's and dense's steps, the texts to force, and the stores."""
 
-    def __init__(self, replay: Replay, session: Session, point: BranchPoint, rows: Mapping[int, Rows], states: States) -> None:
-        self.replay, self.session, self.point, self.rows, self.states = replay, session, point, rows, states
+    def __init__(
+        self, replay: Replay, work: SessionWork, point: BranchPoint, rows: Mapping[int, Rows], states: States
+    ) -> None:
+        self.replay, self.point, self.rows, self.states = replay, point, rows, states
+        self.session, self.traits = work.session, work.rendered.traits
         self.last_token = int(point.prompt_ids[-1])
         layers = replay.model.shape.scanned_layers
         self.stores = {chunk: Stores(rows, point.n_tokens, layers) for chunk, rows in rows.items()}
@@ -172,8 +180,7 @@ class _Point:
         replay = self.replay
         reference, dense = self._known(replay.reference), self._known(replay.dense)
         recorded_ids = self.point.recorded_ids.tolist()
-        traits = replay.renderer.traits
-        recorded = spoken(recorded_ids, True, self.point.recorded_text, traits)
+        recorded = spoken(recorded_ids, True, self.point.recorded_text, self.traits)
         forced = self._forced(reference, recorded_ids[: replay.spec.max_new_tokens])
         for contender in missing:
             try:
@@ -218,9 +225,8 @@ class _Point:
         """The contender's step: decoded now, or read back where it is stored."""
         replay = self.replay
         stored = replay.results.result(replay.run, self.session.sha256, self.point.step, contender.sha256)
-        traits = replay.renderer.traits
         if stored is not None:
-            return spoken(stored.tokens, stored.stopped, stored.text, traits, stored.margins)
+            return spoken(stored.tokens, stored.stopped, stored.text, self.traits, stored.margins)
         if contender.sha256 not in self.fresh:
             ledger = ByteLedger()
             decoded = decode(
@@ -234,7 +240,7 @@ class _Point:
             self.fresh[contender.sha256] = decoded, ledger
         decoded = self.fresh[contender.sha256][0]
         text = replay.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
-        return spoken(decoded.tokens, decoded.stopped, text, traits, decoded.margins)
+        return spoken(decoded.tokens, decoded.stopped, text, self.traits, decoded.margins)
 
     def _forced(self, reference: Spoken, recorded: Sequence[int]) -> list[_Forced]:
         """The reference's own step (its end of turn included) and the recorded step, under dense and under exact."""
@@ -242,7 +248,8 @@ class _Point:
         ended = (*reference.tokens, *((replay.end_of_turn,) if reference.stopped else ()))
         texts = [(which, tuple(ids)) for which, ids in (("reference", ended), ("recorded", recorded)) if ids]
         return [
-            _Forced(which, ids, self._force(replay.dense, ids), self._force(replay.reference, ids)) for which, ids in texts
+            _Forced(which, ids, self._force(replay.dense, ids), self._force(replay.reference, ids))
+            for which, ids in texts
         ]
 
     def _force(self, contender: Contender, text: Sequence[int]) -> Tensor:

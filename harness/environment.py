@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from leadline import __version__
 from leadline.errors import MachineError, explain
 from leadline.records import Environment

@@ -1,4 +1,6 @@
-"""The errors a user meets: each names what was found, what was expected and what to do, and carries the exit code the command ends with."""
+"""The errors a user meets: each names what was found, what was expected and what to do, and carries the exit code the
+command ends with.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ class RegressionError(LeadlineError):
     exit_code = 4
 
 
-def explain(what: str, *, file: object = None, field: str | None = None, found: object = None, expected: object = None, do: str | None = None) -> str:
+def explain(
+    what: str,
+    *,
+    file: object = None,
+    field: str | None = None,
+    found: object = None,
+    expected: object = None,
+    do: str | None = None,
+) -> str:
     """Compose an error text of the house form: file, field, found, expected, what to do. Omitted parts are left out."""
     parts = [what]
     if file is not None:

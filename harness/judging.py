@@ -1,4 +1,6 @@
-"""Turns decoded branches into records: agreement with the reference, dense and the recording, and teacher-forced figures."""
+"""Turns decoded branches into records: agreement with the reference, dense and the recording, and teacher-forced
+figures.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,17 @@ class Spoken:
         return agreement.words(self.text)
 
 
-def spoken(tokens: Sequence[int], stopped: bool, text: str, traits: TemplateTraits, margins: Sequence[float] = ()) -> Spoken:
+def spoken(
+    tokens: Sequence[int], stopped: bool, text: str, traits: TemplateTraits, margins: Sequence[float] = ()
+) -> Spoken:
     """Parse a step's complete tool calls and keep it with its text."""
     calls = tuple((a.name, a.arguments) for a in parse_actions(text, traits) if a.complete)
     return Spoken(tuple(tokens), stopped, text, calls, tuple(margins))
 
 
-def judge(own: Spoken, reference: Spoken, dense: Spoken, recorded: Spoken, teacher: Sequence[TeacherForced]) -> StepResult:
+def judge(
+    own: Spoken, reference: Spoken, dense: Spoken, recorded: Spoken, teacher: Sequence[TeacherForced]
+) -> StepResult:
     """Compare a branch's step with the reference's, dense's and the recorded one (SPEC section 5)."""
     action = agreement.compare_actions(own.calls, reference.calls)
     recorded_action = agreement.compare_actions(own.calls, recorded.calls)
@@ -69,7 +75,7 @@ def judge(own: Spoken, reference: Spoken, dense: Spoken, recorded: Spoken, teach
 
 
 def judge_forced(which: str, text: Tensor, own: Tensor, dense: Tensor, exact: Tensor) -> TeacherForced:
-    """Figures of one teacher-forced text: token ids `[T]`, log-probabilities `[T, V]` of the scanner, dense and exact."""
+    """Figures of a teacher-forced text: token ids `[T]`, log-probabilities `[T, V]` of the scanner, dense and exact."""
     to_dense, to_exact = divergence(dense, own), divergence(exact, own)
     nll = -own.gather(-1, text.unsqueeze(-1)).double().mean()
     dense_nll = -dense.gather(-1, text.unsqueeze(-1)).double().mean()
@@ -90,7 +96,15 @@ def judge_forced(which: str, text: Tensor, own: Tensor, dense: Tensor, exact: Te
     )
 
 
-def price(decoded: Decoded, ledger: ByteLedger, store: Store, block_tokens: int, context: int, layers: tuple[int, ...], heads: int) -> StepCost:
+def price(
+    decoded: Decoded,
+    ledger: ByteLedger,
+    store: Store,
+    block_tokens: int,
+    context: int,
+    layers: tuple[int, ...],
+    heads: int,
+) -> StepCost:
     """The cost of a branch from its ledger and clocks."""
     calls, scans = max(1, ledger.calls), max(1, ledger.scans)
     seconds = decoded.step_seconds[WARM_UP:] or decoded.step_seconds

@@ -8,7 +8,16 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichBars, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import (
+    Progress as RichBars,
+)
 
 
 class Progress(Protocol):
@@ -104,11 +113,15 @@ class Live:
         self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bars.stop()
 
     def start_session(self, session: str, *, points: int, branches: int) -> None:
-        self._bars.reset(self._branch, total=branches, visible=True, description=f"branches of {points} points, {session[:40]}")
+        self._bars.reset(
+            self._branch, total=branches, visible=True, description=f"branches of {points} points, {session[:40]}"
+        )
 
     def skip_session(self, session: str, reason: str) -> None:
         self._console.print(f"skipped {session}: {reason}", style="dim", markup=False, highlight=False)

@@ -116,8 +116,8 @@ class BranchPointRecord(Record):
 class TeacherForced(Record):
     """A given text fed through a scanner, every position with its own plan and selection (SPEC section 5).
 
-    `text` says whose: the reference's own step, or the recorded step cut at `max_new_tokens`. Means over tokens; the lists
-    hold one value per token. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in nats.
+    `text` says whose: the reference's own step, or the recorded step cut at `max_new_tokens`. Means over tokens; the
+    lists hold one value per token. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in nats.
     """
 
     text: Literal["reference", "recorded"]
@@ -135,9 +135,9 @@ class TeacherForced(Record):
 class StepResult(Record):
     """What one branch decoded, and how it compares with the reference, with dense and with the recorded step.
 
-    `tokens` leaves out the end of turn, which `stopped` says was reached; `margins` holds the top-1/top-2 logit margin of
-    every decode step, the one that stopped included. `first_divergence` indexes the first token that differs from the
-    reference's (a stop against a token counts); `divergence_margin` is the reference's margin there.
+    `tokens` leaves out the end of turn, which `stopped` says was reached; `margins` holds the top-1/top-2 logit margin
+    of every decode step, the one that stopped included. `first_divergence` indexes the first token that differs from
+    the reference's (a stop against a token counts); `divergence_margin` is the reference's margin there.
     """
 
     tokens: tuple[int, ...]
@@ -167,9 +167,9 @@ class StepCost(Record):
 
     bits_per_token: mean realised scan bits per token of the complete blocks, per KV head per layer (SPEC section 4);
     code_bits, active_channels: means per plan. `scan_sector_bytes` rounds every contiguous run up to 32-byte sectors.
-    `layer_bits` is the mean of bits_per_token by scanned layer. Row bytes are the union rows of K and V; `union_rows` the
-    mean per KV head and layer. `wall_ms` is the median of a decode step after two warm-up steps; `cpu_seconds` the processor
-    time of the whole branch; `timer` names what measured gpu_ms ("none" without a GPU).
+    `layer_bits` is the mean of bits_per_token by scanned layer. Row bytes are the union rows of K and V; `union_rows`
+    the mean per KV head and layer. `wall_ms` is the median of a decode step after two warm-up steps; `cpu_seconds` the
+    processor time of the whole branch; `timer` names what measured gpu_ms ("none" without a GPU).
     """
 
     decode_steps: int

@@ -1,4 +1,5 @@
-"""Finds scanners by name: built-ins, entry points in group `leadline.scanners`, and single files `path/to/file.py:Name`.
+"""Finds scanners by name: built-ins, entry points in group `leadline.scanners`, and single files
+`path/to/file.py:Name`.
 
 A spec is `name`, or `name:key=value,key=value`; for a file, `path/to/file.py:Name` or `path/to/file.py:Name:key=value`.
 Classes are imported only when asked for.
@@ -64,7 +65,11 @@ def create(spec: str) -> Scanner:
         hint = f" Did you mean {near[0]}?" if near and option not in cls.model_fields else ""
         raise UsageError(
             explain(
-                f"scanner {shown}: {first['msg']}.{hint}", field=option, found=spec, expected=f"options {fields}", do="correct the spec"
+                f"scanner {shown}: {first['msg']}.{hint}",
+                field=option,
+                found=spec,
+                expected=f"options {fields}",
+                do="correct the spec",
             )
         ) from None
 
@@ -88,7 +93,9 @@ def _resolve(spec: str) -> tuple[type[Scanner], str, str]:
         try:
             loaded = installed[name].load()
         except Exception as error:  # a plugin's import can fail in any way; the user must see which plugin and why
-            raise UsageError(explain(f"plugin {name} does not import: {type(error).__name__}: {error}", found=installed[name].value)) from error
+            raise UsageError(
+                explain(f"plugin {name} does not import: {type(error).__name__}: {error}", found=installed[name].value)
+            ) from error
         return _checked(loaded, name), options, name
     near = difflib.get_close_matches(name, names(), n=1)
     raise UsageError(
@@ -116,18 +123,35 @@ def _from_file(path: Path, class_name: str) -> type[Scanner]:
             location.loader.exec_module(module)
         except Exception as error:  # any error of the user's file is reported as theirs
             del sys.modules[module_name]
-            raise UsageError(explain(f"the scanner file does not import: {type(error).__name__}: {error}", file=path)) from error
+            raise UsageError(
+                explain(f"the scanner file does not import: {type(error).__name__}: {error}", file=path)
+            ) from error
     module = sys.modules[module_name]
     found = getattr(module, class_name, None)
     if found is None:
-        offered = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Scanner) and v.__module__ == module_name]
-        raise UsageError(explain(f"no class {class_name!r} there", file=path, found=", ".join(offered) or "no scanner", do="name one of these"))
+        offered = [
+            n
+            for n, v in vars(module).items()
+            if isinstance(v, type) and issubclass(v, Scanner) and v.__module__ == module_name
+        ]
+        raise UsageError(
+            explain(
+                f"no class {class_name!r} there",
+                file=path,
+                found=", ".join(offered) or "no scanner",
+                do="name one of these",
+            )
+        )
     return _checked(found, f"{path}:{class_name}")
 
 
 def _checked(found: Any, shown: str) -> type[Scanner]:
     if not (isinstance(found, type) and issubclass(found, Scanner)):
-        raise UsageError(explain(f"{shown} is not a scanner", found=repr(found), expected="a subclass of leadline.scanners.base.Scanner"))
+        raise UsageError(
+            explain(
+                f"{shown} is not a scanner", found=repr(found), expected="a subclass of leadline.scanners.base.Scanner"
+            )
+        )
     if not isinstance(getattr(found, "name", None), str):
         raise UsageError(explain(f"{shown} has no name", expected='name: ClassVar[str] = "..."'))
     return found

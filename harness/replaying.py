@@ -1,4 +1,4 @@
-"""Sets a run up and runs it: sessions, scanners, calibration, model, database, in the order that fails cheapest first."""
+"""Sets a run up and runs it: sessions, scanners, calibration, model, database; what fails cheaply fails first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leadline.config import RunSpec
-from leadline.contenders import Contender, contenders, declared_family, needing_calibration
+from leadline.contenders import canonical, contenders, needing_calibration
 from leadline.database import Results
 from leadline.engine import Outcome, Replay
 from leadline.environment import capture
@@ -34,8 +34,8 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
     Raises UsageError before any model is loaded for unknown scanners, missing sessions or a missing calibration.
     KeyboardInterrupt leaves the run marked as interrupted and is raised on.
     """
+    spec = canonical(spec)
     contenders(spec, None)  # names and options are checked before anything slow
-    declared_family(spec)
     found = [discover(path, view=spec.view) for path in map(_existing, spec.sessions)]
     if not any(discovery.sessions for discovery in found):
         raise UsageError(_no_sessions(spec, found))
@@ -61,7 +61,8 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
 
 
 def find_calibration(spec: RunSpec) -> Calibration | None:
-    """The calibration of a run: the one named, or the bundled one of the embedded model; None where no scanner needs one.
+    """The calibration of a run: the one named, or the bundled one of the embedded model; None where no scanner needs
+    one.
 
     UsageError, naming the `calibrate` command, where one is needed and there is none.
     """
@@ -73,7 +74,8 @@ def find_calibration(spec: RunSpec) -> Calibration | None:
     if spec.model == EMBEDDED:
         with as_file(files("leadline.scanners") / "calibrations" / BUNDLED) as path:
             return load(path)
-    calibrate = f"leadline calibrate {shlex.quote(spec.model)} --text SESSIONS_OR_TEXT --length {spec.max_context} --out calibration.safetensors"
+    length = f"--length {spec.max_context}"
+    calibrate = f"leadline calibrate {shlex.quote(spec.model)} --text TEXT {length} --out calibration.safetensors"
     raise UsageError(
         explain(
             f"{len(needing)} scanners need a calibration of {spec.model}",
@@ -135,7 +137,11 @@ def _unread(found: list[Discovery]) -> Iterator[Exclusion]:
 def _existing(text: str) -> Path:
     path = Path(text)
     if not path.exists():
-        raise UsageError(explain("no such file or directory", field="sessions", found=text, do="give a directory of recorded sessions"))
+        raise UsageError(
+            explain(
+                "no such file or directory", field="sessions", found=text, do="give a directory of recorded sessions"
+            )
+        )
     return path
 
 
@@ -159,6 +165,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value
-
-
-__all__ = ["Contender", "find_calibration", "model_record", "replay", "resume_command"]

@@ -59,7 +59,9 @@ class ScanAttention:
     ledger: ByteLedger | None = None
 
     def __call__(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Attention output `[Hq, T, d]` of queries `[Hq, T, d]` over rows `[H, n, d]`; position i sees n - T + 1 + i rows."""
+        """Attention output `[Hq, T, d]` of queries `[Hq, T, d]` over rows `[H, n, d]`; position i sees n - T + 1 + i
+        rows.
+        """
         heads, n, d = keys.shape
         positions = query.shape[1]
         if self.scanner.kind == "dense" or layer in self.dense_layers or n <= self.k:
@@ -74,20 +76,26 @@ class ScanAttention:
         ]
         return torch.cat(parts).permute(1, 2, 0, 3).flatten(0, 1).to(query.dtype)
 
-    def _attend(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float) -> Tensor:
+    def _attend(
+        self, layer: int, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float
+    ) -> Tensor:
         index, state = self.indexes[layer], self.states[layer]
         wide = query.to(torch.float32)
         plan = self.scanner.plan(wide, state, index)
         delivery = fetch(index, plan)
         scores = self.scanner.score(wide, delivery.reads, state)
-        scores = torch.cat([scores.expand(*wide.shape[:-1], -1), tail_scores(wide, keys[:, index.tokens :], plan, index)], -1)
+        scores = torch.cat(
+            [scores.expand(*wide.shape[:-1], -1), tail_scores(wide, keys[:, index.tokens :], plan, index)], -1
+        )
         mask = select(scores, visible, k=self.k, sink=self.sink, local=self.local)
         out, counts = attend_selected(query, keys, values, mask, scaling)
         if self.ledger is not None:
             self._charge(layer, plan, index, delivery.nbytes, delivery.sector_bytes, counts, keys)
         return out
 
-    def _charge(self, layer: int, plan: ReadPlan, index: Index, nbytes: int, sectors: int, counts: Tensor, keys: Tensor) -> None:
+    def _charge(
+        self, layer: int, plan: ReadPlan, index: Index, nbytes: int, sectors: int, counts: Tensor, keys: Tensor
+    ) -> None:
         ledger = self.ledger
         assert ledger is not None
         heads, n, d = keys.shape
@@ -122,8 +130,8 @@ class ScanAttention:
 def tail_scores(query: Tensor, tail: Tensor, plan: ReadPlan, index: Index) -> Tensor:
     """Scores of the tail under the scanner's own view (SPEC section 1, "Tail").
 
-    query: `[T, H, G, d]` fp32; tail: keys `[H, t, d]` in the model's precision. Returns `[T, H, G, t]`: on the plan's channels
-    (coordinates in the index's basis when it has one), by q.k, or by position.
+    query: `[T, H, G, d]` fp32; tail: keys `[H, t, d]` in the model's precision. Returns `[T, H, G, t]`: on the plan's
+    channels (coordinates in the index's basis when it has one), by q.k, or by position.
     """
     if plan.tail == "position":
         position = torch.arange(index.tokens, index.tokens + tail.shape[1], dtype=torch.float32, device=query.device)

@@ -1,7 +1,7 @@
-"""The scanners' stores at a branch point: calibrated states, and indexes built once per store and shared by its scanners.
-
-Only complete 64-token blocks are ever indexed: floor((n - 1) / 64) of a prompt of n tokens (SPEC section 1). Indexes are
-immutable; branches share them.
+"""The scanners' stores at a branch point: calibrated states, and indexes built once per store and shared by its
+scanners.
+ Only complete 64-token blocks are ever indexed: floor((n - 1) / 64) of a prompt of n tokens (SPEC section 1). Indexes
+are immutable; branches share them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leadline.scanners.statistics import LayerStatistics, of_keys
 
 @dataclass
 class States:
-    """Per-layer states of scanners, from a calibration and from the session's own prompt up to its first branch point."""
+    """Per-layer states of scanners, from a calibration or the session's own prompt up to its first branch point."""
 
     layers: Sequence[int]
     calibration: Mapping[int, LayerStatistics] | None

@@ -1,4 +1,4 @@
-"""Which steps of a session are replayed: eligibility and the choice of branch points, pure functions (SPEC section 5)."""
+"""Which steps of a session are replayed: eligibility and the choice of branch points (SPEC section 5)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def choose(session: Session, rendered: RenderedSession, spec: RunSpec) -> Sessio
         if point.n_tokens < least:
             leave_out(point.step, f"prompt of {point.n_tokens} tokens is shorter than 8k = {least}")
         elif point.n_tokens > most:
-            leave_out(point.step, f"prompt of {point.n_tokens} tokens plus {spec.max_new_tokens} new ones exceeds max-context {spec.max_context}")
+            leave_out(
+                point.step,
+                f"{point.n_tokens} + {spec.max_new_tokens} new tokens exceed max-context {spec.max_context}",
+            )
         else:
             eligible.append(point)
     points = tuple(eligible[i] for i in chosen_indices(len(eligible), spec.steps))

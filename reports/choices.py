@@ -5,7 +5,7 @@ A reader can redo the numbers from this list alone; each line names what it deci
 
 from __future__ import annotations
 
-from leadline.config import RunSpec
+from leadline.config import PRIMARY_PAIRS, RunSpec
 from leadline.records import ModelRecord
 from leadline.reports.stats import ALPHA, FLIPS
 
@@ -72,7 +72,9 @@ def verdict_rule(margin: float) -> str:
 
 def protocol(spec: RunSpec, model: ModelRecord) -> list[tuple[str, str]]:
     """The parameters that identify the run, as (name, value); nothing that decides a number is left out."""
-    family = "; ".join(f"{a} against {b}" for a, b in spec.family) or f"every scanner against {spec.baseline}"
+    family = "; ".join(f"{a} against {b}" for a, b in spec.family)
+    primary = "; ".join(f"{a} against {b}" for a, b in PRIMARY_PAIRS)
+    family = family or f"{primary}, where both take part; where none do, every scanner against {spec.baseline}"
     heads = f"{model.query_heads} query heads, {model.kv_heads} KV heads, head_dim {model.head_dim}"
     scanned = len(model.scanned_layers)
     layers = "all" if scanned == model.layers else f"{scanned} of {model.layers}: {_list(model.scanned_layers)}"

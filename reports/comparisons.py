@@ -1,7 +1,7 @@
 """Which scanners are compared with which baseline, and what the paired differences say.
 
-The family is declared in the run's spec before it starts: its pairs, or every scanner against the baseline where no
-pairs are given. Holm's adjustment runs over the declared family, one family per metric. Everything else is exploratory:
+The family is declared in the run's spec before it starts: its pairs, or the rule of `declared_pairs` where none are
+given. Holm's adjustment runs over the declared family, one family per metric. Everything else is exploratory:
 its p values are not adjusted and its verdicts are hints.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from leadline.config import RunSpec
+from leadline.config import RunSpec, declared_pairs
 from leadline.database import Results
 from leadline.reports import query, stats
 from leadline.reports.query import METRICS, Metric
@@ -58,10 +58,8 @@ def compare(results: Results, run: int, spec: RunSpec, scanners: Sequence[Scanne
     by_label = {line.label: line for line in scanners}  # of two with one label, the one added last
     missing = []
     declared: list[tuple[ScannerLine, ScannerLine]] = []
-    pairs = spec.family or tuple(
-        (line.label, spec.baseline) for line in scanners if line.role == "scanner" and line.label != spec.baseline
-    )
-    for scanner, baseline in dict.fromkeys(pairs):
+    pairs = declared_pairs(spec, [line.label for line in scanners if line.role == "scanner"])
+    for scanner, baseline in pairs:
         absent = [label for label in (scanner, baseline) if label not in by_label]
         if not absent:
             declared.append((by_label[scanner], by_label[baseline]))

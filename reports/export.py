@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from sqlalchemy import JSON, Boolean, Float, Integer
+from sqlalchemy.types import TypeEngine
+
 from leadline.database import Results
 from leadline.database_schema import (
     Base,
@@ -24,8 +27,6 @@ from leadline.database_schema import (
     StepResultRow,
     TeacherForcedRow,
 )
-from sqlalchemy import JSON, Boolean, Float, Integer
-from sqlalchemy.types import TypeEngine
 
 Name = Literal["results", "sessions", "scanners", "branch_points", "teacher_forced", "costs"]
 Row = dict[str, Any]

@@ -12,6 +12,8 @@ import re
 from importlib import resources
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
 from leadline import __version__
 from leadline.reports.branches import by_session
 from leadline.reports.contents import Contents
@@ -19,7 +21,6 @@ from leadline.reports.pareto import pareto
 from leadline.reports.summary import summary
 from leadline.reports.tables import background, tables
 from leadline.reports.words import visible
-from markupsafe import Markup
 
 _PARTS = re.compile(r"[^:,=/]*[:,=/]|[^:,=/]+")
 VERDICTS = ("better", "worse", "equivalent", "inconclusive")

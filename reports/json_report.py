@@ -6,9 +6,10 @@ import dataclasses
 import json
 from typing import Any
 
+from pydantic import BaseModel
+
 from leadline.reports.contents import Contents
 from leadline.reports.summary import summary
-from pydantic import BaseModel
 
 
 def report_json(contents: Contents) -> str:

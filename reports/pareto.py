@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 import matplotlib
-from leadline.reports.contents import Contents
-from leadline.reports.words import number, visible
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from leadline.reports.contents import Contents
+from leadline.reports.words import number, visible
 
 # Stand-ins that matplotlib draws with, and the page's variables that replace them.
 INK, MUTED, ACCENT, BASE = "#010101", "#020202", "#030303", "#040404"

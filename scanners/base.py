@@ -1,8 +1,8 @@
 """What a scanner is: a frozen configuration that ranks keys by reading part of its own store.
-
-The harness does everything else. It hands `build` the keys of complete blocks once; at every decode step it asks `plan` what
-to read for a query, moves exactly that (`fetch`, metered), and gives `score` what was moved, never the keys. Sinks, the
-local window, the tail, top-k and the rows are the harness's, the same for every scanner (SPEC section 3).
+ The harness does everything else. It hands `build` the keys of complete blocks once; at every decode step it asks
+`plan` what to read for a query, moves exactly that (`fetch`, metered), and gives `score` what was moved, never the
+keys. Sinks, the local window, the tail, top-k and the rows are the harness's, the same for every scanner (SPEC section
+3).
 
 Shapes: H KV heads, G query heads per KV head, d head_dim, n tokens of complete blocks; `...` are query positions.
 """
@@ -32,7 +32,8 @@ class Index:
     """A scanner's store for one layer: named fields `[H, d, D, m]`, contiguous runs of m items per (channel, level).
 
     A field's D levels are read as a prefix (the planes of a channel; D = 1 where there is nothing to choose);
-    `tokens_per_item` says how many tokens one item covers. `basis` is set where the channels are coordinates of (k - mu) V.
+    `tokens_per_item` says how many tokens one item covers. `basis` is set where the channels are coordinates of (k -
+    mu) V.
     """
 
     fields: Mapping[str, Tensor]
@@ -55,8 +56,9 @@ class Index:
 class ReadPlan:
     """What to read for a query: levels of every channel per field, int64 `[..., H, d]`.
 
-    Leading dimensions are query positions; a plan that does not depend on the query leaves them out. `tail` says how the
-    harness lets tail tokens compete with the scores (SPEC section 1): on the plan's channels, by q.k, or by position.
+    Leading dimensions are query positions; a plan that does not depend on the query leaves them out. `tail` says how
+    the harness lets tail tokens compete with the scores (SPEC section 1): on the plan's channels, by q.k, or by
+    position.
     """
 
     depth: Mapping[str, Tensor]
@@ -69,8 +71,12 @@ class ReadPlan:
         return functools.reduce(torch.logical_or, masks) if masks else None
 
     def bits_per_token(self, index: Index) -> Tensor | float:
-        """Planned scan bits per token per KV head, `[..., H]` in fp64: the one formula for all scanners (SPEC section 4)."""
-        return sum((levels.sum(-1).to(torch.float64) * float(index.bits(name)) for name, levels in self.depth.items()), 0.0)
+        """Planned scan bits per token per KV head, `[..., H]` in fp64: the one formula for all scanners (SPEC section
+        4).
+        """
+        return sum(
+            (levels.sum(-1).to(torch.float64) * float(index.bits(name)) for name, levels in self.depth.items()), 0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,9 @@ class Reads:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Reads and their price: payload bytes counted from what was handed over, contiguous runs, bytes in 32-byte sectors."""
+    """Reads and their price: payload bytes counted from what was handed over, contiguous runs, bytes in 32-byte
+    sectors.
+    """
 
     reads: Reads
     nbytes: int
@@ -115,7 +123,8 @@ class State:
 
 
 class Scanner(BaseModel, ABC):
-    """A way to rank all keys cheaply. Subclasses are frozen: their fields are the options of `--scanner name:key=value`.
+    """A way to rank all keys cheaply. Subclasses are frozen: their fields are the options of `--scanner
+    name:key=value`.
 
     Budgets are given per 128 channels and scale with d / 128 (`scaled`).
     """
@@ -156,7 +165,9 @@ class Scanner(BaseModel, ABC):
 
     @property
     def label(self) -> str:
-        """The name in tables: `name`, or `name:key=value,...` with the headline options and those not at their defaults."""
+        """The name in tables: `name`, or `name:key=value,...` with the headline options and those not at their
+        defaults.
+        """
         changed = self.model_dump(exclude_defaults=True)
         shown = {key: value for key, value in self.model_dump().items() if key in self.headline or key in changed}
         options = ",".join(f"{key}={value}" for key, value in shown.items())

@@ -1,8 +1,8 @@
-"""The calibration artifact: statistics of a model's keys and queries on some text, with their provenance (SPEC section 2).
-
-A safetensors file whose header carries the provenance as JSON, and the same JSON beside it for people. Nothing in it is
-executable. An artifact belongs to one model (its weight hash) and one RoPE setting; using it elsewhere is an error, using
-it far from its length a warning.
+"""The calibration artifact: statistics of a model's keys and queries on some text, with their provenance (SPEC section
+2).
+ A safetensors file whose header carries the provenance as JSON, and the same JSON beside it for people. Nothing in it
+is executable. An artifact belongs to one model (its weight hash) and one RoPE setting; using it elsewhere is an error,
+using it far from its length a warning.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TENSORS = ("key_mean", "key_covariance", "query_moment", "abs_query", "abs_key"
 
 
 class Provenance(BaseModel):
-    """Where a calibration comes from. `length` is the tokens of a window, `positions` the tokens that entered in all."""
+    """Where a calibration comes from. `length`: tokens of a window; `positions`: tokens that entered in all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -116,7 +116,13 @@ class Accumulator:
         n = self._count
         mean = self._sums["key"] / n
         covariance = (self._sums["key_outer"] - n * mean.unsqueeze(-1) * mean.unsqueeze(-2)) / (n - 1)
-        values = (mean, covariance, self._sums["query_outer"] / n, self._sums["abs_query"] / n, self._sums["abs_key"] / n)
+        values = (
+            mean,
+            covariance,
+            self._sums["query_outer"] / n,
+            self._sums["abs_query"] / n,
+            self._sums["abs_key"] / n,
+        )
         return LayerStatistics(*(v.to("cpu", torch.float32) for v in values))
 
 
@@ -152,7 +158,8 @@ def load(path: Path, device: torch.device | str = "cpu") -> Calibration:
         ) from None
     _check_shapes(path, provenance.layers, tensors)
     layers = {
-        layer: LayerStatistics(*(tensors[name][i] for name in _TENSORS)).to(device) for i, layer in enumerate(provenance.layers)
+        layer: LayerStatistics(*(tensors[name][i] for name in _TENSORS)).to(device)
+        for i, layer in enumerate(provenance.layers)
     }
     return Calibration(layers, provenance, digest, path)
 
@@ -160,7 +167,17 @@ def load(path: Path, device: torch.device | str = "cpu") -> Calibration:
 def _check_shapes(path: Path, layers: Sequence[int], tensors: dict[str, Tensor]) -> None:
     expected = tensors["key_mean"].shape
     for name, tensor in tensors.items():
-        if tensor.shape[: len(expected)] != expected or tensor.shape[0] != len(layers) or not bool(torch.isfinite(tensor).all()):
+        if (
+            tensor.shape[: len(expected)] != expected
+            or tensor.shape[0] != len(layers)
+            or not bool(torch.isfinite(tensor).all())
+        ):
             raise UsageError(
-                explain("the calibration is broken", file=path, field=name, found=tuple(tensor.shape), expected=f"finite, {tuple(expected)}")
+                explain(
+                    "the calibration is broken",
+                    file=path,
+                    field=name,
+                    found=tuple(tensor.shape),
+                    expected=f"finite, {tuple(expected)}",
+                )
             )

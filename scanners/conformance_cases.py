@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import Literal
 
 import torch
+from torch import Tensor
+
 from leadline.kernels.planes import BLOCK
 from leadline.scanners.base import Delivery, Index, ReadPlan, Scanner, State
 from leadline.scanners.calibration import Accumulator
 from leadline.scanners.statistics import LayerStatistics, of_keys
 from leadline.scanners.transfer import fetch
-from torch import Tensor
 
 KeySet = Literal["normal", "skewed", "spike", "zeros", "constant", "subnormal", "ties"]
 

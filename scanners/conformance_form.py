@@ -6,11 +6,12 @@ import inspect
 from typing import get_args
 
 import torch
+from pydantic import ValidationError
+from torch import Tensor
+
 from leadline.scanners.base import Index, ReadPlan, Scanner, State, TailView
 from leadline.scanners.conformance_cases import Trial, close, expect, same_bits
 from leadline.scanners.transfer import fetch
-from pydantic import ValidationError
-from torch import Tensor
 
 _NEEDS = ("nothing", "calibration", "session")
 

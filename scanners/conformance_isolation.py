@@ -11,11 +11,12 @@ import dataclasses
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
+
 from leadline.scanners.base import Delivery, ReadPlan, Reads
 from leadline.scanners.conformance_cases import Trial, expect, same_bits
 from leadline.scanners.conformance_form import state_tensors
 from leadline.scanners.transfer import fetch
-from torch import Tensor
 
 
 def deterministic(trial: Trial) -> None:

@@ -17,8 +17,8 @@ from leadline.scanners.statistics import Basis, LayerStatistics
 class DoubleSparsity(Scanner):
     """c channels per KV head by mean |q| over the group times mean |k| on calibration text; only those are stored.
 
-    channels: c per 128. Ties break to the smallest channel. The label cache is the plane store of the chosen channels, kept
-    as a basis of unit vectors.
+    channels: c per 128. Ties break to the smallest channel. The label cache is the plane store of the chosen channels,
+    kept as a basis of unit vectors.
     """
 
     name: ClassVar[str] = "double_sparsity"

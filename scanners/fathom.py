@@ -1,4 +1,6 @@
-"""Fathom: every query decides how many planes of each key channel to read (Fathom sections 3.3 and 3.5, SPEC section 2)."""
+"""Fathom: every query decides how many planes of each key channel to read (Fathom sections 3.3 and 3.5, SPEC section
+2).
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from leadline.scanners.statistics import LayerStatistics
 class Fathom(Scanner):
     """Water-filling of `budget` code bits over g_j = sum_h q_j^2 Var(k_j), one plan per KV head shared by its group.
 
-    budget: code bits per token per 128 channels, a ceiling. basis: raw channels, or planes of (k - mu) V with
-    g_j = sum_h (q_h V)_j^2 lambda_j, all coordinates stored. statistics: where Var, mu, V and lambda come from, a calibration
+    budget: code bits per token per 128 channels, a ceiling. basis: raw channels, or planes of (k - mu) V with g_j =
+    sum_h (q_h V)_j^2 lambda_j, all coordinates stored. statistics: where Var, mu, V and lambda come from, a calibration
     text or the session's own prompt up to its first branch point.
     """
 

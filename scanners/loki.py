@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK, DEPTH
-from leadline.scanners import plane_store
 from leadline.kernels.scan import dot
+from leadline.scanners import plane_store
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scaled
 from leadline.scanners.statistics import Basis, LayerStatistics
 
@@ -18,7 +18,8 @@ from leadline.scanners.statistics import Basis, LayerStatistics
 class Loki(Scanner):
     """The first r coordinates of (k - mu) V, ordered by calibration score variance; nothing else is stored.
 
-    r: coordinates per 128. precision: "int4" codes with the same block scales as every other scan, or "fp16" coordinates.
+    r: coordinates per 128. precision: "int4" codes with the same block scales as every other scan, or "fp16"
+    coordinates.
     """
 
     name: ClassVar[str] = "loki"

@@ -1,4 +1,4 @@
-"""The reference (exact top-k over full keys), dense attention, and the recency floor: what every scan stands between."""
+"""The reference (exact top-k over full keys), dense attention, the recency floor: what every scan stands between."""
 
 from __future__ import annotations
 

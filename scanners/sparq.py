@@ -16,8 +16,8 @@ from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scale
 class Sparq(Scanner):
     """Top-r channels by the sum of |q_j| over the group, 4-bit codes. Ties break to the smallest channel.
 
-    r: channels per 128. pick: "group" is SparQ's rule, one set per KV head; "head" lets every query head pick its own r and
-    reads their union, on all of which every head then scores (an ablation, not SparQ's method).
+    r: channels per 128. pick: "group" is SparQ's rule, one set per KV head; "head" lets every query head pick its own r
+    and reads their union, on all of which every head then scores (an ablation, not SparQ's method).
     """
 
     name: ClassVar[str] = "sparq"
@@ -35,10 +35,7 @@ class Sparq(Scanner):
     def plan(self, query: Tensor, state: State, index: Index) -> ReadPlan:
         r = scaled(self.r, query.shape[-1])
         size = query.abs()
-        if self.pick == "group":
-            chosen = largest(size.sum(-2), r)
-        else:
-            chosen = largest(size, r).any(-2)
+        chosen = largest(size.sum(-2), r) if self.pick == "group" else largest(size, r).any(-2)
         return plane_store.read(chosen.to(torch.int64) * DEPTH)
 
     def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:

@@ -11,7 +11,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Basis:
-    """Coordinates (k - mu) V of keys: mean `[H, d]`, vectors `[H, d, d]` with one coordinate a column, variance `[H, d]`."""
+    """Coordinates (k - mu) V of keys: mean `[H, d]`, vectors `[H, d, d]` with one coordinate a column, variance `[H,
+    d]`.
+    """
 
     mean: Tensor
     vectors: Tensor
@@ -30,8 +32,9 @@ class Basis:
 class LayerStatistics:
     """Moments of one layer's post-RoPE keys and queries on some text, fp32, accumulated in fp64.
 
-    key_mean `[H, d]`; key_covariance `[H, d, d]` (ddof = 1). Of the queries, where they were seen: query_moment `[H, d, d]`, the
-    mean over positions of sum_h q_h q_h^T; abs_query, abs_key `[H, d]`, means of |q| over positions and the group and of |k|.
+    key_mean `[H, d]`; key_covariance `[H, d, d]` (ddof = 1). Of the queries, where they were seen: query_moment `[H, d,
+    d]`, the mean over positions of sum_h q_h q_h^T; abs_query, abs_key `[H, d]`, means of |q| over positions and the
+    group and of |k|.
     """
 
     key_mean: Tensor
@@ -71,7 +74,9 @@ class LayerStatistics:
 
     def to(self, device: torch.device | str) -> LayerStatistics:
         """The same statistics on another device."""
-        moved = {name: None if value is None else value.to(device) for name, value in vars(self).items() if name != "basis"}
+        moved = {
+            name: None if value is None else value.to(device) for name, value in vars(self).items() if name != "basis"
+        }
         return LayerStatistics(**moved)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from leadline.scanners.base import Delivery, Index, ReadPlan, Reads
 from torch import Tensor
+
+from leadline.scanners.base import Delivery, Index, ReadPlan, Reads
 
 SECTOR = 32
 

@@ -10,8 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from leadline.errors import UsageError, explain
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError, field_validator, model_validator
+
+from leadline.errors import UsageError, explain
 
 # TOML's multi-line strings end with a newline that nobody would type.
 Prose = Annotated[str, StringConstraints(strip_whitespace=True)]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from leadline.errors import UsageError, explain
 from leadline.sessions.adapt import adapt, usable_tools
 from leadline.sessions.probing import probe, user

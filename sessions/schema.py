@@ -1,4 +1,5 @@
-"""The recorded session as the harness sees it: chat messages in condensation segments, and the steps (assistant turns) in them.
+"""The recorded session as the harness sees it: chat messages in condensation segments, and the steps (assistant turns)
+in them.
 
 A session is an ordered list of chat messages. Where the agent's history was condensed, the model saw a *new* list from
 then on, so a session is a tuple of `Segment`s: each holds the whole message list as the model saw it from one
@@ -52,7 +53,7 @@ class Message(_Frozen):
 
 
 class Note(_Frozen):
-    """One thing a reader dropped, repaired or could not rebuild; `where` is an event index, line number or file name."""
+    """One thing a reader dropped, repaired or could not rebuild; `where`: event index, line or file."""
 
     kind: NoteKind
     where: str
@@ -88,7 +89,7 @@ class Session(_Frozen):
     path:     where it was read from (an archive member or record is appended after "#").
     sha256:   of the canonical JSON of segments and tools: the identity of the content that is replayed.
     source:   the task or repository the recording comes from; sessions that share it form one cluster.
-    tools:    OpenAI function schemas; `tools_complete` is False where the recording has names without parameter schemas.
+    tools:    OpenAI function schemas; `tools_complete` is False where a tool has no parameter schema.
     notes:    everything dropped, repaired, truncated or missing.
     """
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import jinja2
+
 from leadline.errors import UsageError, explain
 from leadline.sessions.schema import Role
 

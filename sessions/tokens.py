@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
 from leadline.errors import UsageError
 
 if TYPE_CHECKING:

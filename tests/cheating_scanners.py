@@ -7,11 +7,12 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import torch
+from torch import Tensor
+
 from leadline.kernels.planes import BLOCK
 from leadline.scanners import plane_store
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
 from leadline.scanners.statistics import LayerStatistics
-from torch import Tensor
 
 
 class Honest(Scanner):

@@ -10,9 +10,15 @@ import typer
 
 def calibrate(
     model: Annotated[str, typer.Argument(help="Hub id, folder or .gguf file, or `embedded`.")],
-    text: Annotated[Path, typer.Option("--text", help="A text file, or a directory of sessions that will not be replayed.")],
-    out: Annotated[Path, typer.Option("--out", help="Artifact to write (.safetensors; its provenance lies beside it as .json).")],
-    length: Annotated[int, typer.Option("--length", help="Tokens of a window: the context length it will be used at.")] = 4096,
+    text: Annotated[
+        Path, typer.Option("--text", help="A text file, or a directory of sessions that will not be replayed.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="Artifact to write (.safetensors; its provenance lies beside it as .json).")
+    ],
+    length: Annotated[
+        int, typer.Option("--length", help="Tokens of a window: the context length it will be used at.")
+    ] = 4096,
     rope: Annotated[str | None, typer.Option("--rope", help="yarn:FACTOR, as in the replay.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda[:N].")] = None,
 ) -> None:
@@ -26,4 +32,5 @@ def calibrate(
     texts = windows(loaded, text, length)
     layers, provenance = measure(loaded, texts, length, text.name)
     save(out, layers, provenance)
-    print(f"calibration: {out}\n{provenance.windows} windows, {provenance.positions} positions, {len(layers)} layers of {provenance.model}")
+    print(f"calibration: {out}")
+    print(f"{provenance.windows} windows, {provenance.positions} positions, {len(layers)} layers of {provenance.model}")

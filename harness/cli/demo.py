@@ -11,7 +11,9 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for the calibration, the results and the report.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option("--out", help="Folder for the calibration, the results and the report.")] = Path(
+        "demo-output"
+    ),
 ) -> None:
     """Replay the bundled samples under every kind of scanner and write the report; a second call redoes nothing."""
     from leadline import demonstration
@@ -22,7 +24,9 @@ def demo(
         database, number, outcome = demonstration.run(out, shlex.join(sys.argv))
     except KeyboardInterrupt:
         raise interrupted(shlex.join(["leadline", "demo", "--out", str(out)])) from None
-    print(f"run {number}: {outcome.written} branches decoded, {outcome.kept} were there already, {outcome.failed} failed")
+    print(
+        f"run {number}: {outcome.written} branches decoded, {outcome.kept} were there already, {outcome.failed} failed"
+    )
     report(database=database, run=number, out=out, formats=None, as_json=False)
     if outcome.failed:
         raise typer.Exit(1)

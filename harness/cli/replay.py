@@ -16,26 +16,45 @@ INTERRUPTED = 130
 
 
 def replay(
-    sessions: Annotated[list[Path] | None, typer.Argument(help="Directories or files of recorded sessions.", show_default=False)] = None,
-    db: Annotated[Path, typer.Option("--db", envvar="LEADLINE_DB", help="Results database; made where it is missing.")] = Path("results.sqlite"),
-    config: Annotated[Path | None, typer.Option("--config", envvar="LEADLINE_CONFIG", help="TOML file with any field of the run.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Hub id, folder or .gguf file; default: the embedded SmolLM2-135M.")] = None,
-    scanner: Annotated[list[str] | None, typer.Option("--scanner", help="name:key=value,... or file.py:Name; repeatable.")] = None,
+    sessions: Annotated[
+        list[Path] | None, typer.Argument(help="Directories or files of recorded sessions.", show_default=False)
+    ] = None,
+    db: Annotated[
+        Path, typer.Option("--db", envvar="LEADLINE_DB", help="Results database; made where it is missing.")
+    ] = Path("results.sqlite"),
+    config: Annotated[
+        Path | None, typer.Option("--config", envvar="LEADLINE_CONFIG", help="TOML file with any field of the run.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Hub id, folder or .gguf file; default: the embedded SmolLM2-135M.")
+    ] = None,
+    scanner: Annotated[
+        list[str] | None, typer.Option("--scanner", help="name:key=value,... or file.py:Name; repeatable.")
+    ] = None,
     calibration: Annotated[Path | None, typer.Option("--calibration", help="Artifact of `leadline calibrate`.")] = None,
-    view: Annotated[Literal["condensed", "full"] | None, typer.Option("--view", help="As the model saw it, or the whole log.")] = None,
+    view: Annotated[
+        Literal["condensed", "full"] | None, typer.Option("--view", help="As the model saw it, or the whole log.")
+    ] = None,
     max_context: Annotated[int | None, typer.Option("--max-context", help="Longest prompt plus new tokens.")] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Selected tokens per query head; default by max-context.")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", help="Selected tokens per query head; default by max-context.")
+    ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Branch points per session.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", help="Longest branch.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", help="Replay at most this many sessions.")] = None,
     rope: Annotated[str | None, typer.Option("--rope", help="yarn:FACTOR, for contexts past the model's own.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda[:N]; default: a GPU where there is one.")] = None,
-    baseline: Annotated[str | None, typer.Option("--baseline", help="Scanner that paired differences are taken against.")] = None,
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu or cuda[:N]; default: a GPU where there is one.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="Scanner that paired differences are taken against.")
+    ] = None,
 ) -> None:
     """Replay recorded sessions: one prefill per session, a greedy branch per scanner at each branch point.
 
-    Every further field of a run (chunks, sinks, local window, dense layers, dtype, the declared family and margin) stands in
-    the TOML file; every field also has an environment variable LEADLINE_<FIELD>. Run again, it does only what is missing.
+    Every further field of a run (chunks, sinks, local window, dense layers, dtype, the declared family and margin)
+    stands in the TOML file; every field also has an environment variable LEADLINE_<FIELD>. Run again, it does only what
+    is missing.
     """
     flags = {
         "sessions": tuple(str(path) for path in sessions) if sessions else None,
@@ -57,7 +76,9 @@ def replay(
 
 def resume(
     db: Annotated[Path, typer.Argument(help="Results database of the run.")],
-    number: Annotated[int | None, typer.Option("--run", help="Which run; default: the only one, or the latest.")] = None,
+    number: Annotated[
+        int | None, typer.Option("--run", help="Which run; default: the only one, or the latest.")
+    ] = None,
 ) -> None:
     """Go on with a run: do what its database does not hold yet."""
     from leadline.database import Results

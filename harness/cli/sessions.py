@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from leadline.errors import UsageError, explain
 from leadline.sessions.directory import Discovery, Skipped, discover
 from leadline.sessions.printable import one_line, printable
 from leadline.sessions.schema import Message, Session, View
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 app = typer.Typer(no_args_is_help=True, help="Recorded sessions: list them, show one, check what could not be read.")
 

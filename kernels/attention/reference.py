@@ -13,7 +13,7 @@ from leadline.kernels.scan import dot
 
 
 def union_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Union over the group: mask `[T, H, G, n]` -> indices `[T, H, U]` ascending, padded with 0, and counts `[T, H]`."""
+    """Union over the group: mask `[T, H, G, n]` -> ascending indices `[T, H, U]`, 0-padded, and counts `[T, H]`."""
     union = mask.any(-2)
     counts = union.sum(-1)
     width = int(counts.max()) if counts.numel() else 0
@@ -27,8 +27,8 @@ def union_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
 def attend_selected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Attention of each query head over its selected rows.
 
-    query: `[T, H, G, d]`; keys, values: `[H, n, d]`; mask: bool `[T, H, G, n]`. Returns outputs `[T, H, G, d]` fp32 and the
-    number of rows fetched `[T, H]`.
+    query: `[T, H, G, d]`; keys, values: `[H, n, d]`; mask: bool `[T, H, G, n]`. Returns outputs `[T, H, G, d]` fp32 and
+    the number of rows fetched `[T, H]`.
     """
     positions, n = query.shape[0], keys.shape[1]
     counts = mask.any(-2).sum(-1)

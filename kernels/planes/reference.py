@@ -1,9 +1,8 @@
 """Bit planes of a 4-bit symmetric mid-rise code, in PyTorch (Fathom section 3.2, SPEC section 1).
-
-Per block of 64 tokens and per channel: a = max|k| stored as fp16, cell a/8, code = clip(floor(k / cell), -8, 7) + 8. Plane p
-(0 = most significant) of a block's 64 codes is one 64-bit word, bit i belonging to token i. The words of one (channel,
-plane) are contiguous over the sequence and a channel's planes are adjacent. The first t planes of a channel are exactly
-the t-bit mid-rise quantizer of [-a, a).
+ Per block of 64 tokens and per channel: a = max|k| stored as fp16, cell a/8, code = clip(floor(k / cell), -8, 7) + 8.
+Plane p (0 = most significant) of a block's 64 codes is one 64-bit word, bit i belonging to token i. The words of one
+(channel, plane) are contiguous over the sequence and a channel's planes are adjacent. The first t planes of a channel
+are exactly the t-bit mid-rise quantizer of [-a, a).
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _LARGEST_SCALE = 65504.0  # fp16
 def codes(keys: Tensor, block: int = BLOCK) -> tuple[Tensor, Tensor]:
     """4-bit codes of complete blocks.
 
-    keys: `[..., n, d]`, n a multiple of `block`. Returns codes `[..., n, d]` (uint8, 0..15) and block maxima
-    `[..., n / block, d]` (fp16, round to nearest even). Codes use the *stored* maximum and IEEE division. A channel that is
-    zero, or whose keys lie below fp32's normal range, gets code 8. Raises ValueError for n not a multiple of `block`, and
-    for |k| above 65504 or not finite.
+    keys: `[..., n, d]`, n a multiple of `block`. Returns codes `[..., n, d]` (uint8, 0..15) and block maxima `[..., n /
+    block, d]` (fp16, round to nearest even). Codes use the *stored* maximum and IEEE division. A channel that is zero,
+    or whose keys lie below fp32's normal range, gets code 8. Raises ValueError for n not a multiple of `block`, and for
+    |k| above 65504 or not finite.
     """
-    n, d = keys.shape[-2:]
+    n = keys.shape[-2]
     if n % block:
         raise ValueError(f"keys hold {n} tokens; only complete blocks of {block} are quantized")
     blocks = keys.to(torch.float32).unflatten(-2, (n // block, block))

@@ -1,4 +1,4 @@
-"""The plane scan in PyTorch: approximate q.k of every token from prefix reads of its channels (SPEC sections 1 and 2)."""
+"""The plane scan in PyTorch: approximate q.k of all tokens from prefix reads of channels (SPEC sections 1 and 2)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, blo
     """Scores `[..., H, G, block m]` in fp32.
 
     query: `[..., H, G, c]`, the channels that were read, fp32. planes: `[H, c, D, m]` int64; scales: `[H, c, m]` fp16.
-    depth: `[..., H, c]`, the planes each position's plan read of a channel; planes past it do not enter. Positions (leading
-    dimensions) that share one plan may leave them out of `depth`.
+    depth: `[..., H, c]`, the planes each position's plan read of a channel; planes past it do not enter. Positions
+    (leading dimensions) that share one plan may leave them out of `depth`.
     """
     batch = query.shape[:-3]
     maxima = scales.to(torch.float32)
@@ -34,7 +34,7 @@ def _scan(query: Tensor, values: Tensor, maxima: Tensor, block: int) -> Tensor:
 
 
 def dot(query: Tensor, entries: Tensor) -> Tensor:
-    """Scores `[..., H, G, m]` of queries `[..., H, G, c]` against entries `[H, c, m]`, fp32: one product per KV head."""
+    """Scores `[..., H, G, m]` of queries `[..., H, G, c]` against entries `[H, c, m]`, fp32: a product per KV head."""
     heads = query.shape[-3]
     rows = query.movedim(-3, 0).reshape(heads, -1, query.shape[-1])
     scores = torch.bmm(rows, entries.to(torch.float32))

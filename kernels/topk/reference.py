@@ -10,10 +10,10 @@ from torch import Tensor
 def select(scores: Tensor, visible: Tensor, *, k: int, sink: int, local: int) -> Tensor:
     """The selected set of every query head as a mask.
 
-    scores: `[T, H, G, n]` fp32, one score per token; visible: `[T]`, position i sees the first visible[i] tokens. Returns bool
-    `[T, H, G, n]`: the first `sink`, the last `local` and the best k - sink - local of the rest; everything visible where
-    visible <= k. Ties break to the smallest index. Raises ValueError when the score of a candidate is not a number, and
-    when k does not hold what it counts, sink + local.
+    scores: `[T, H, G, n]` fp32, one score per token; visible: `[T]`, position i sees the first visible[i] tokens.
+    Returns bool `[T, H, G, n]`: the first `sink`, the last `local` and the best k - sink - local of the rest;
+    everything visible where visible <= k. Ties break to the smallest index. Raises ValueError when the score of a
+    candidate is not a number, and when k does not hold what it counts, sink + local.
     """
     if k < sink + local:
         raise ValueError(f"k={k} counts sink={sink} and local={local} tokens and must be at least their sum")

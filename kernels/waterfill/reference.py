@@ -22,9 +22,9 @@ def _marginal_values(importance: Tensor) -> Tensor:
 def depths(importance: Tensor, budget: int) -> Tensor:
     """Planes to read of each channel, the exact form.
 
-    importance: g `[..., d]`, non-negative. Returns int64 `[..., d]` in 0..4 with sum <= `budget`. The water line stands just
-    above the first value that does not fit, and everything equal to it stays out: ties can leave budget unused, and a
-    uniform g with budget < d reads nothing. g_j = 0 gives 0. Raises ValueError for a negative budget.
+    importance: g `[..., d]`, non-negative. Returns int64 `[..., d]` in 0..4 with sum <= `budget`. The water line stands
+    just above the first value that does not fit, and everything equal to it stays out: ties can leave budget unused,
+    and a uniform g with budget < d reads nothing. g_j = 0 gives 0. Raises ValueError for a negative budget.
     """
     if budget < 0:
         raise ValueError(f"budget is {budget}; a bit budget is not negative")

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from cases import SCANNERS
+from torch import Tensor
+
 from leadline.kernels.attention import attend_selected
 from leadline.kernels.planes import BLOCK, codes, pack
 from leadline.kernels.topk import select
@@ -20,7 +22,6 @@ from leadline.registry import create
 from leadline.scanners.base import Index, State
 from leadline.scanners.statistics import Basis, LayerStatistics
 from leadline.scanners.transfer import fetch
-from torch import Tensor
 
 H, G, D, N, K = 2, 4, 64, 1024, 128
 

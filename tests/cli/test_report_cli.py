@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import typer
+from typer.testing import CliRunner, Result
+
 from leadline.cli.export import export
 from leadline.cli.report import report
 from leadline.errors import UsageError
-from typer.testing import CliRunner, Result
-
 from reports import factory
 
 app = typer.Typer()

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from session_logs import chat, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
+from typer.testing import CliRunner
+
 from leadline.cli.sessions import app
 from leadline.errors import UsageError
 from leadline.sessions.printable import one_line, printable
-from session_logs import chat, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
-from typer.testing import CliRunner
 
 runner = CliRunner()
 EVIL = "\x1b]0;title\x07\x1b[31mred\x9b1m\u202e [bold]markup[/bold]"

@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+
 from leadline.database import Results
 from leadline.database_schema import Base, EnvironmentRow, ModelRow, StepCostRow, StepResultRow, TeacherForcedRow
 from leadline.errors import LeadlineError, MachineError, UsageError
 from leadline.records import Environment, Exclusion, ModelRecord, StepCost, StepResult, TeacherForced
-
 from reports import factory
 
 EXACT, SPARQ = factory.sha("scanner exact"), factory.sha("scanner sparq:r=16")

@@ -8,13 +8,14 @@ import os
 import subprocess
 from pathlib import Path
 
-import leadline.environment as environment
 import pytest
 import torch
 import typer
+from typer.testing import CliRunner
+
+import leadline.environment as environment
 from leadline.cli.env import env
 from leadline.errors import MachineError
-from typer.testing import CliRunner
 
 ROOT = Path(environment.__file__).resolve().parents[1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from leadline.errors import UsageError
 from leadline.registry import BUILT_IN, create, load_class, names, plugins
 from leadline.scanners.fathom import Fathom

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import leadline.scanning as module
 import pytest
 import torch
 from cases import SCANNERS
+from torch import Tensor
+
+import leadline.scanning as module
 from leadline.attention import dense
 from leadline.kernels.planes import BLOCK
 from leadline.registry import create
@@ -14,7 +16,6 @@ from leadline.scanners.calibration import Accumulator
 from leadline.scanners.statistics import of_keys
 from leadline.scanners.transfer import fetch
 from leadline.scanning import ByteLedger, ScanAttention, tail_scores
-from torch import Tensor
 
 H, G, D = 2, 3, 64
 K, SINK, LOCAL = 48, 4, 32

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from leadline.kernels.attention import attend_selected, union_rows
 from torch import Tensor
+
+from leadline.kernels.attention import attend_selected, union_rows
 
 
 def plain(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:

@@ -10,8 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from leadline.kernels.planes import BLOCK, DEPTH, codes, decode, pack, unpack_bits
 from torch import Tensor
+
+from leadline.kernels.planes import BLOCK, DEPTH, codes, decode, pack, unpack_bits
 
 _TINY = float(np.finfo(np.float32).tiny)
 

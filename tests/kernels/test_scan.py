@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from leadline.kernels.planes import BLOCK, codes, pack
 from leadline.kernels.scan import plane_scan
-from torch import Tensor
 
 
 def slow(query: Tensor, keys: Tensor, depth: Tensor, block: int) -> Tensor:

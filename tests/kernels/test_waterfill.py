@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from leadline.kernels.waterfill import depths, depths_by_bisection
 from torch import Tensor
+
+from leadline.kernels.waterfill import depths, depths_by_bisection
 
 EXAMPLE = torch.tensor([12.22, 3.77, 0.63, 1e-5])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+
 from leadline.cli import app
 
 MOST_OPTIONS = 15  # the rest belongs in the TOML file

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_rel
+
 from leadline.database import Results
 from leadline.errors import UsageError
 from leadline.reports.contents import Contents, ScannerFigures, gather
 from leadline.reports.query import METRICS
 from leadline.reports.summary import summary
 from leadline.reports.tables import tables
-from scipy.stats import ttest_rel
-
 from reports import factory
 
 PRIMARY = METRICS[0]

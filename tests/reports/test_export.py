@@ -11,9 +11,9 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from leadline.database import Results
 from leadline.reports.export import KEY, Name, columns, rows, to_csv, to_json, to_parquet
-
 from reports import factory
 
 TABLES = get_args(Name)

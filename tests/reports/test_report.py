@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 from leadline.database import Results
 from leadline.records import Exclusion
 from leadline.reports.contents import Contents, gather
@@ -18,7 +19,6 @@ from leadline.reports.json_report import report_json
 from leadline.reports.markdown import cell, fence, markdown
 from leadline.reports.tables import background, tables
 from leadline.reports.words import visible
-
 from reports import factory
 
 HOSTILE = (

@@ -7,8 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from leadline.reports import stats
 from scipy.stats import permutation_test, ttest_1samp, ttest_rel
+
+from leadline.reports import stats
 
 A = [0.9, 0.7, 0.8, 0.6, 0.95, 0.5, 0.75]
 B = [0.6, 0.7, 0.5, 0.65, 0.7, 0.45, 0.6]

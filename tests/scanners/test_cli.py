@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
 from leadline.cli.scanners import app
 from leadline.errors import UsageError
 from leadline.registry import BUILT_IN
 from leadline.scanners.conformance import CLAUSES
-from typer.testing import CliRunner
 
 runner = CliRunner()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import cheating_scanners as cheats
 import pytest
 from cases import CASES, SCANNERS, ScannerCase
+from torch import Tensor
+
 from leadline.registry import BUILT_IN, create
 from leadline.scanners.base import Index, Reads, Scanner, State
 from leadline.scanners.conformance import CLAUSES, check, describe
 from leadline.scanners.conformance_cases import CASES as KEY_SETS
 from leadline.scanners.conformance_cases import Trial, same_bits, static_bits
-from torch import Tensor
 
 
 @pytest.mark.parametrize("spec", [*SCANNERS, "dense"])

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from leadline.registry import create
 from leadline.scanners.conformance import check
 from leadline.scanners.conformance_cases import static_bits

@@ -6,6 +6,8 @@ import pytest
 import tiny_models
 import torch
 from cases import SCANNERS
+from torch import Tensor
+
 from leadline.attention import dense, forward, hooked
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.waterfill import depths, depths_by_bisection
@@ -15,7 +17,6 @@ from leadline.scanners.base import State
 from leadline.scanners.calibration import Accumulator
 from leadline.scanners.statistics import LayerStatistics, of_keys
 from leadline.scanners.transfer import fetch
-from torch import Tensor
 
 TOKENS = 400
 

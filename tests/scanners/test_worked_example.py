@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from leadline.kernels.planes import codes, decode, pack
 from leadline.kernels.topk import select
 from leadline.kernels.waterfill import depths, depths_by_bisection
@@ -16,7 +18,6 @@ from leadline.scanners.calibration import Accumulator
 from leadline.scanners.fathom import Fathom
 from leadline.scanners.statistics import LayerStatistics
 from leadline.scanners.transfer import fetch
-from torch import Tensor
 
 KEYS = torch.tensor(
     [

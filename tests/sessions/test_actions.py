@@ -10,6 +10,7 @@ import pytest
 from chat_templates import TEMPLATES, tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
+
 from leadline.sessions.actions import Action, normalise_arguments, parse_actions
 from leadline.sessions.probing import probe
 from leadline.sessions.render import Renderer

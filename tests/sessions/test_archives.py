@@ -9,9 +9,10 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from session_logs import chat, completion, folder_tar, says, tar_gz, v0_run, v0_start, v1_message, v1_system, write_v1
+
 from leadline.sessions import files
 from leadline.sessions.directory import discover
-from session_logs import chat, completion, folder_tar, says, tar_gz, v0_run, v0_start, v1_message, v1_system, write_v1
 
 EVENTS = [v1_system(), v1_message("u", "Do it."), v1_message("a", "Done", "assistant")]
 

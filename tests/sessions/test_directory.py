@@ -9,13 +9,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import leadline.sessions.directory as directory
 import pytest
-from leadline.errors import UsageError
-from leadline.sessions import files
-from leadline.sessions.directory import discover, iter_sessions
-from leadline.sessions.schema import Session
-from leadline.sessions.source import task_source
 from session_logs import (
     chat,
     completion,
@@ -29,6 +23,13 @@ from session_logs import (
     v1_system,
     write_v1,
 )
+
+import leadline.sessions.directory as directory
+from leadline.errors import UsageError
+from leadline.sessions import files
+from leadline.sessions.directory import discover, iter_sessions
+from leadline.sessions.schema import Session
+from leadline.sessions.source import task_source
 
 EVENTS = [v1_system(), v1_message("u", "Do it."), v1_action("a", "r"), v1_result("o", "a")]
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session_logs import SCHEMA, call, chat
+
 from leadline.sessions.directory import discover
 from leadline.sessions.schema import Session
-from session_logs import SCHEMA, call, chat
 
 
 def read(tmp_path: Path, record: Any) -> Session:

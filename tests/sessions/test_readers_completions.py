@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from session_logs import chat, completion, says
+
 from leadline.sessions.directory import discover
 from leadline.sessions.schema import Session, View
-from session_logs import chat, completion, says
 
 
 def write(root: Path, logs: list[dict[str, Any]], name: str = "model") -> Path:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from leadline.sessions.directory import Discovery, discover
 from leadline.sessions.schema import Session, View
 

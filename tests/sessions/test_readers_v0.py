@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session_logs import call, v0_action, v0_metadata, v0_observation, v0_run, v0_start
+
 from leadline.sessions.directory import discover
 from leadline.sessions.schema import Session, View
-from session_logs import call, v0_action, v0_metadata, v0_observation, v0_run, v0_start
 
 
 def read(tmp_path: Path, document: Any, view: View = "condensed") -> Session:

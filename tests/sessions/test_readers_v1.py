@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from session_logs import v1, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
+
 from leadline.sessions.directory import discover
 from leadline.sessions.schema import Session, View
-from session_logs import v1, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
 
 START = [v1_system(), v1_message("u", "Do it.")]
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from leadline.errors import UsageError
 from leadline.sessions import recorder
 from leadline.sessions.recorder_log import Stamps

@@ -17,6 +17,7 @@ import pytest
 from chat_templates import GENERIC, TEMPLATES, spaced_tokenizer, tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from leadline.errors import UsageError
 from leadline.sessions.adapt import adapt
 from leadline.sessions.render import BranchPoint, Renderer, common_tokens

@@ -6,6 +6,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import pytest
+
 from leadline.sessions.directory import discover
 from leadline.sessions.recorder_script import SCRIPTS, bundled, load
 from leadline.sessions.render import Renderer

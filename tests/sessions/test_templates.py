@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from chat_templates import GENERIC, HERMES, LLAMA, TEMPLATES, tokenizer
+
 from leadline.errors import UsageError
 from leadline.sessions.adapt import adapt, usable_tools
 from leadline.sessions.probing import probe

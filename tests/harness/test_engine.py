@@ -1,0 +1,250 @@
+"""The replay end to end on a tiny model: what is stored, that resuming changes nothing, that failures stay small."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_replay
+
+from leadline.config import RunSpec
+from leadline.database import Results
+from leadline.errors import UsageError
+from leadline.model import LoadedModel
+
+TIMING = {
+    "wall_ms",
+    "cpu_seconds",
+    "index_build_seconds",
+    "gpu_ms",
+    "gpu_stage_ms",
+    "created",
+    "environment_id",
+    "id",
+    "step_result_id",
+}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return tiny_replay.model()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, loaded: LoadedModel) -> Path:
+    folder = tmp_path_factory.mktemp("replay")
+    tiny_replay.write_sessions(folder / "sessions")
+    tiny_replay.write_calibration(folder / "calibration.safetensors", loaded)
+    return folder
+
+
+def wanted(place: Path, **changes: Any) -> RunSpec:
+    return tiny_replay.spec(place / "sessions", place / "calibration.safetensors").model_copy(update=changes)
+
+
+def figures(database: Path) -> list[dict[str, Any]]:
+    """Every result with its cost and teacher-forced rows, in a fixed order, timing left out."""
+    with sqlite3.connect(database) as connection:
+        connection.row_factory = sqlite3.Row
+        query = (
+            "SELECT r.*, c.* FROM step_result r JOIN step_cost c ON c.step_result_id = r.id "
+            "ORDER BY session_sha256, step, scanner_sha256"
+        )
+        found = []
+        for row in connection.execute(query):
+            forced = connection.execute(
+                "SELECT * FROM teacher_forced WHERE step_result_id = ? ORDER BY text", (row["id"],)
+            ).fetchall()
+            found.append(
+                {k: row[k] for k in row.keys() if k not in TIMING}  # noqa: SIM118 - sqlite3.Row iterates over values
+                | {"forced": [{k: f[k] for k in f.keys() if k not in TIMING} for f in forced]}  # noqa: SIM118
+            )
+        return found
+
+
+@pytest.fixture(scope="module")
+def database(place: Path, loaded: LoadedModel) -> Path:
+    path = place / "whole.sqlite"
+    run, outcome = tiny_replay.run(wanted(place), path, loaded)
+    assert (run, outcome.failed, outcome.kept) == (1, 0, 0)
+    assert outcome.written == 2 * 2 * (3 + len(tiny_replay.SCANNERS))
+    return path
+
+
+def test_every_branch_is_stored_with_planned_equal_to_realised(database: Path) -> None:
+    rows = figures(database)
+    assert len(rows) == 2 * 2 * (3 + len(tiny_replay.SCANNERS))
+    for row in rows:
+        assert row["scan_planned_bytes"] == row["scan_realised_bytes"]
+        assert row["decode_steps"] == len(json.loads(row["margins"])) > 0
+        assert {f["text"] for f in row["forced"]} == {"reference", "recorded"}
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("SELECT DISTINCT gpu_ms, timer FROM step_cost").fetchall() == [(None, "none")]
+
+
+def test_reference_agrees_with_itself_and_dense_has_no_divergence_from_itself(database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        found = connection.execute(
+            "SELECT s.role, r.agreement, r.exact_match, r.dense_agreement, t.kl_exact, t.kl_dense, t.extra_nats "
+            "FROM step_result r "
+            "JOIN scanner s ON s.sha256 = r.scanner_sha256 JOIN teacher_forced t ON t.step_result_id = r.id"
+        ).fetchall()
+    for role, agreement, exact, dense_agreement, kl_exact, kl_dense, extra in found:
+        if role == "reference":
+            assert (agreement, exact, kl_exact) == (1.0, 1, 0.0)
+        if role == "dense":
+            assert (dense_agreement, kl_dense, extra) == (1.0, 0.0, 0.0)
+        if role == "scanner":
+            assert kl_exact > 0
+
+
+def test_running_again_redoes_nothing(database: Path, place: Path, loaded: LoadedModel) -> None:
+    before = figures(database)
+    run, outcome = tiny_replay.run(wanted(place), database, loaded)
+    assert (run, outcome.written, outcome.kept) == (1, 0, len(before))
+    assert figures(database) == before
+
+
+def test_a_scanner_added_later_only_adds_its_rows(
+    database: Path, place: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    copy = tmp_path / "more.sqlite"
+    with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    before = figures(copy)
+    run, outcome = tiny_replay.run(wanted(place, scanners=("quest",)), copy, loaded)
+    assert (run, outcome.written) == (1, 4)
+    kept = [row for row in figures(copy) if row["scanner_sha256"] in {r["scanner_sha256"] for r in before}]
+    assert kept == before
+    with Results.open(copy, read_only=True) as results:
+        assert results.spec(run).scanners == (*tiny_replay.SCANNERS, "quest")
+
+
+def test_a_missing_middle_is_filled_in_as_it_was(
+    database: Path, place: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    copy = tmp_path / "holes.sqlite"
+    with sqlite3.connect(database) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    before = figures(copy)
+    with sqlite3.connect(copy) as connection:
+        lost = [row[0] for row in connection.execute("SELECT id FROM step_result")]
+        random.Random(3).shuffle(lost)
+        for identity in lost[: len(lost) // 2]:
+            connection.execute("DELETE FROM teacher_forced WHERE step_result_id = ?", (identity,))
+            connection.execute("DELETE FROM step_cost WHERE step_result_id = ?", (identity,))
+            connection.execute("DELETE FROM step_result WHERE id = ?", (identity,))
+    tiny_replay.run(wanted(place), copy, loaded)
+    assert figures(copy) == before
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments_it_ends_in_the_same_tables(database: Path, place: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed.sqlite"
+    driver = Path(tiny_replay.__file__)
+    command = [
+        sys.executable,
+        str(driver),
+        str(place / "sessions"),
+        str(killed),
+        str(place / "calibration.safetensors"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(driver.parent)}
+    rng = random.Random(11)
+    kills = 0
+    stored: list[int] = []
+    for _ in range(10):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        target = (stored[-1] if stored else 0) + rng.randint(0, 4)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline and count(killed) <= target:
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        stored.append(count(killed))
+    assert kills >= 5, "the replay ended before it could be killed; make it longer"
+    assert stored == sorted(stored), "a kill lost stored branches"
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    reference = tmp_path / "reference.sqlite"
+    command[3] = str(reference)
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert figures(killed) == figures(reference)
+
+
+def count(database: Path) -> int:
+    """Stored branches; 0 while the database does not exist or is being made."""
+    if not database.exists():
+        return 0
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+            return int(connection.execute("SELECT count(*) FROM step_result").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_a_failing_plugin_costs_its_own_branches_only(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    plugin = tmp_path / "broken.py"
+    plugin.write_text(
+        "from typing import ClassVar\n"
+        "from leadline.scanners.sparq import Sparq\n\n\n"
+        "class Broken(Sparq):\n"
+        '    name: ClassVar[str] = "broken"\n\n'
+        "    def score(self, query, reads, state):\n"
+        '        raise ValueError("no scores today")\n'
+    )
+    database = tmp_path / "broken.sqlite"
+    _, outcome = tiny_replay.run(wanted(place, scanners=(f"{plugin}:Broken", "landmarks")), database, loaded)
+    assert (outcome.failed, outcome.written) == (4, 2 * 2 * 4)
+    with sqlite3.connect(database) as connection:
+        reasons = [row[0] for row in connection.execute("SELECT reason FROM exclusion WHERE reason LIKE 'failed:%'")]
+    assert len(reasons) == 4
+    assert all("broken" in reason and "no scores today" in reason for reason in reasons)
+
+
+def test_nan_scores_are_an_error_not_a_selection(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    plugin = tmp_path / "nan.py"
+    plugin.write_text(
+        "from typing import ClassVar\n"
+        "from leadline.scanners.sparq import Sparq\n\n\n"
+        "class Nan(Sparq):\n"
+        '    name: ClassVar[str] = "nan"\n\n'
+        "    def score(self, query, reads, state):\n"
+        "        return super().score(query, reads, state) * float('nan')\n"
+    )
+    _, outcome = tiny_replay.run(wanted(place, scanners=(f"{plugin}:Nan",)), tmp_path / "nan.sqlite", loaded)
+    assert outcome.failed == 4
+
+
+def test_a_calibration_of_another_model_is_refused(place: Path, tmp_path: Path) -> None:
+    other = tiny_replay.model(seed=1)
+    with pytest.raises(UsageError, match="another model"):
+        tiny_replay.run(wanted(place), tmp_path / "other.sqlite", other)
+
+
+def test_without_a_calibration_the_command_to_make_one_is_named(
+    place: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="leadline calibrate tiny"):
+        tiny_replay.run(wanted(place, calibration=None), tmp_path / "none.sqlite", loaded)
+    _, outcome = tiny_replay.run(
+        wanted(place, calibration=None, scanners=("sparq:r=16",)), tmp_path / "none.sqlite", loaded
+    )
+    assert outcome.failed == 0
+
+
+def test_steps_left_out_are_listed_with_the_reason(database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        reasons = [row[0] for row in connection.execute("SELECT reason FROM exclusion")]
+    assert any("shorter than 8k = 320" in reason for reason in reasons)
