@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,7 +23,7 @@ from torch import Tensor
 from leadline.errors import UsageError, explain
 from leadline.scanners.statistics import LayerStatistics
 
-FORMAT = 1
+FORMAT: Final = 1
 _TENSORS = ("key_mean", "key_covariance", "query_moment", "abs_query", "abs_key")
 
 
@@ -31,7 +32,7 @@ class Provenance(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: int = FORMAT
+    format: Literal[1] = FORMAT  # another format is refused, never misread
     model: str
     weights_sha256: str
     rope: str | None
@@ -71,6 +72,10 @@ class Calibration:
                         do="make one for this model with `leadline calibrate`",
                     )
                 )
+
+    def on(self, device: torch.device | str) -> dict[int, LayerStatistics]:
+        """The statistics by layer, on a device."""
+        return {layer: statistics.to(device) for layer, statistics in self.layers.items()}
 
     def length_warning(self, tokens: int) -> str | None:
         """A warning when contexts of `tokens` lie outside 0.5x..2x of the calibrated length."""
@@ -135,12 +140,13 @@ def save(path: Path, layers: dict[int, LayerStatistics], provenance: Provenance)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     save_file(tensors, partial, metadata={"leadline": text})
+    partial.chmod(0o644)  # save_file makes it private
     partial.replace(path)
     path.with_suffix(".json").write_text(json.dumps(json.loads(text), indent=2) + "\n")
 
 
-def load(path: Path, device: torch.device | str = "cpu") -> Calibration:
-    """Read an artifact. UsageError for a missing, foreign or broken file."""
+def load(path: Path) -> Calibration:
+    """Read an artifact, onto the CPU. UsageError for a missing, foreign or broken file."""
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -151,17 +157,22 @@ def load(path: Path, device: torch.device | str = "cpu") -> Calibration:
             explain(
                 f"not a calibration: {type(error).__name__}",
                 file=path,
-                found=str(error).splitlines()[0],
+                found=_reason(error),
                 expected=f"a safetensors file of `leadline calibrate`, format {FORMAT}",
                 do="make it again with `leadline calibrate`",
             )
         ) from None
     _check_shapes(path, provenance.layers, tensors)
-    layers = {
-        layer: LayerStatistics(*(tensors[name][i] for name in _TENSORS)).to(device)
-        for i, layer in enumerate(provenance.layers)
-    }
+    layers = {n: LayerStatistics(*(tensors[name][i] for name in _TENSORS)) for i, n in enumerate(provenance.layers)}
     return Calibration(layers, provenance, digest, path)
+
+
+def _reason(error: Exception) -> str:
+    """The first thing wrong, on one line."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'no provenance'}: {first['msg']}"
+    return str(error).splitlines()[0]
 
 
 def _check_shapes(path: Path, layers: Sequence[int], tensors: dict[str, Tensor]) -> None:

@@ -30,8 +30,8 @@ def list_scanners(as_json: Annotated[bool, typer.Option("--json", help="Print JS
         if name in BUILT_IN:
             origin = "built in"
         else:
-            entry = installed[name]
-            origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
+            point = installed[name]
+            origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
         entries.append(_describe(name, origin))
     if as_json:
         print(json.dumps(entries, indent=2))

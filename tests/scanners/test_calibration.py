@@ -177,5 +177,5 @@ def test_damaged_artifacts_are_explained(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="broken"):
         load(path)
     save(path, dict.fromkeys((0, 3), layers[0]), provenance.model_copy(update={"format": 2}))
-    with pytest.raises(UsageError, match="format"):
+    with pytest.raises(UsageError, match="format: Input should be 1"):
         load(path)
