@@ -27,7 +27,7 @@ from leadline.model import LoadedModel
 from leadline.progress import Progress
 from leadline.records import BranchPointRecord, BranchRecord, Exclusion, SessionRecord, StepCost, TeacherForced
 from leadline.rows import Rows
-from leadline.scanners.statistics import LayerStatistics
+from leadline.scanners.calibration import Calibration
 from leadline.scanning import ByteLedger, ScanAttention
 from leadline.sessions.render import BranchPoint, Renderer
 from leadline.sessions.schema import Session
@@ -59,7 +59,7 @@ class _Forced:
 
 
 class Replay:
-    """One invocation of a run. `calibration` is by layer, or None where no scanner needs one."""
+    """One invocation of a run. `calibration` is None where no scanner needs one."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Replay:
         model: LoadedModel,
         renderer: Renderer,
         contenders: Sequence[Contender],
-        calibration: Mapping[int, LayerStatistics] | None,
+        calibration: Calibration | None,
         progress: Progress,
     ) -> None:
         self.spec, self.run, self.results = spec, run, results
@@ -100,7 +100,7 @@ class Replay:
         work = choose(session, rendered, self.spec)
         if work.points:
             self.outcome.sessions += 1
-            self.results.add_session(self.run, _session_record(work))
+            self.results.add_session(self.run, _session_record(work, self.calibration))
         self.results.add_exclusions(self.run, work.exclusions)
         if not work.points:
             self.progress.skip_session(session.id, work.exclusions[-1].reason)
@@ -128,7 +128,8 @@ class Replay:
             for chunk in chunks
             if wanted[chunk] or chunk == self.spec.prefill_chunk
         }
-        states = States(self.model.shape.scanned_layers, self.calibration)
+        layers = self.calibration.on(self.model.device) if self.calibration else None
+        states = States(self.model.shape.scanned_layers, layers)
         last = max(i for i, point in enumerate(points) if missing[point.step])
         for i, point in enumerate(points[: last + 1]):
             self.progress.prefill(point.n_tokens - 1)
@@ -287,8 +288,9 @@ def _chunk(contender: Contender, spec: RunSpec) -> int:
     return contender.record.prefill_chunk or spec.prefill_chunk
 
 
-def _session_record(work: SessionWork) -> SessionRecord:
+def _session_record(work: SessionWork, calibration: Calibration | None) -> SessionRecord:
     session, rendered = work.session, work.rendered
+    warnings = {calibration.length_warning(point.n_tokens) for point in work.points} - {None} if calibration else ()
     return SessionRecord(
         sha256=session.sha256,
         id=session.id,
@@ -298,7 +300,10 @@ def _session_record(work: SessionWork) -> SessionRecord:
         view=session.view,
         steps=len(session.steps),
         segments=len(session.segments),
-        notes=tuple((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
+        notes=(
+            *((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
+            *(("info", "calibration", text) for text in sorted(filter(None, warnings))),
+        ),
         tools_rendered=rendered.tools_rendered,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -52,7 +52,7 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
         status: Any = "interrupted"
         try:
             with on_stderr(min(expected, spec.limit or expected)) as progress:
-                work = Replay(spec, run, results, model, renderer, parts, _statistics(calibration, model), progress)
+                work = Replay(spec, run, results, model, renderer, parts, calibration, progress)
                 outcome = work.sessions(_sessions(found))
             status = "partial" if outcome.failed else "complete"
         finally:
@@ -111,12 +111,6 @@ def model_record(model: LoadedModel, renderer: Renderer) -> ModelRecord:
 def resume_command(database: Path, run: int | None = None) -> str:
     """The exact command that goes on with a run."""
     return shlex.join(["leadline", "resume", str(database), *(["--run", str(run)] if run is not None else [])])
-
-
-def _statistics(calibration: Calibration | None, model: LoadedModel) -> Mapping[int, Any] | None:
-    if calibration is None:
-        return None
-    return {layer: statistics.to(model.device) for layer, statistics in calibration.layers.items()}
 
 
 def _sessions(found: list[Discovery]) -> Iterator[Session]:

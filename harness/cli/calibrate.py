@@ -30,7 +30,7 @@ def calibrate(
 
     loaded = load_model(model, device=device, rope=rope)
     texts = windows(loaded, text, length)
-    layers, provenance = measure(loaded, texts, length, text.name)
+    layers, provenance = measure(loaded, texts, length, str(text))
     save(out, layers, provenance)
     print(f"calibration: {out}")
     print(f"{provenance.windows} windows, {provenance.positions} positions, {len(layers)} layers of {provenance.model}")
