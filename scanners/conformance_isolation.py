@@ -8,7 +8,7 @@ two key sets are mixed head by head, and inputs are compared byte by byte.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -31,46 +31,44 @@ def deterministic(trial: Trial) -> None:
 
 def untouched(trial: Trial) -> None:
     """`build`, `plan` and `score` leave keys, queries, state, index and reads as they were."""
-    statistics = (
-        {} if trial.statistics is None else {k: v for k, v in vars(trial.statistics).items() if isinstance(v, Tensor)}
-    )
+    watch = _Watch()
     keys, query = trial.case.keys(), trial.query.clone()
-    watched: dict[str, Mapping[str, Tensor]] = {
-        "the statistics": statistics,
-        "the input": {"keys": keys, "query": query},
-    }
-    held = {what: _copies(tensors) for what, tensors in watched.items()}
+    watch.add("the input", lambda: {"keys": keys, "query": query})
+    if trial.statistics is not None:
+        moments = vars(trial.statistics)
+        watch.add("the statistics", lambda: {k: v for k, v in moments.items() if isinstance(v, Tensor)})
     state = trial.state
-    _compare("calibrate", watched, held, trial)
-    held["the state"] = _copies(state_tensors(state))
+    watch.compare("calibrate")
+    watch.add("the state", lambda: state_tensors(state))
     built = trial.scanner.build(keys, state)
-    _compare("build", watched, held, trial)
-    watched["the index"] = built.fields
-    held["the index"] = _copies(built.fields)
+    watch.compare("build")
+    watch.add("the index", lambda: built.fields)
     made = trial.scanner.plan(query, state, built)
-    _compare("plan", watched, held, trial)
-    delivery = fetch(built, made)
-    watched["the reads"] = delivery.reads.fields
-    held["the reads"] = _copies(delivery.reads.fields)
-    trial.scanner.score(query, delivery.reads, state)
-    _compare("score", watched, held, trial)
+    watch.compare("plan")
+    reads = fetch(built, made).reads
+    watch.add("the reads", lambda: reads.fields)
+    trial.scanner.score(query, reads, state)
+    watch.compare("score")
 
 
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+class _Watch:
+    """Copies of tensors by name, compared with what the same place holds later."""
 
+    def __init__(self) -> None:
+        self._now: dict[str, Callable[[], Mapping[str, Tensor]]] = {}
+        self._before: dict[str, dict[str, Tensor]] = {}
 
-def _compare(
-    stage: str, watched: Mapping[str, Mapping[str, Tensor]], held: Mapping[str, Mapping[str, Tensor]], trial: Trial
-) -> None:
-    now = {**watched, "the state": state_tensors(trial.state)} if "the state" in held else watched
-    for what, before in held.items():
-        added = sorted(set(now[what]) - set(before))
-        expect(not added, f"{stage} put {', '.join(added)} into {what}; a state is made by calibrate alone")
-        changed = sorted(
-            name for name, tensor in before.items() if name not in now[what] or not same_bits(tensor, now[what][name])
-        )
-        expect(not changed, f"{stage} changed {what}: {', '.join(changed)}; work on copies")
+    def add(self, what: str, now: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._now[what] = now
+        self._before[what] = {name: tensor.clone() for name, tensor in now().items()}
+
+    def compare(self, stage: str) -> None:
+        for what, before in self._before.items():
+            now = self._now[what]()
+            added = sorted(set(now) - set(before))
+            expect(not added, f"{stage} put {', '.join(added)} into {what}; only calibrate makes a state")
+            changed = sorted(n for n, tensor in before.items() if n not in now or not same_bits(tensor, now[n]))
+            expect(not changed, f"{stage} changed {what}: {', '.join(changed)}; work on copies")
 
 
 def poison_index(trial: Trial) -> None:

@@ -11,7 +11,7 @@ from leadline.registry import BUILT_IN, create
 from leadline.scanners.base import Index, Reads, Scanner, State
 from leadline.scanners.conformance import CLAUSES, check, describe
 from leadline.scanners.conformance_cases import CASES as KEY_SETS
-from leadline.scanners.conformance_cases import Trial, same_bits, static_bits
+from leadline.scanners.conformance_cases import Trial, close, same_bits, static_bits
 
 
 @pytest.mark.parametrize("spec", [*SCANNERS, "dense"])
@@ -77,6 +77,21 @@ def test_scanners_that_share_a_store_build_equal_indexes() -> None:
         for name, field in index.fields.items():
             assert same_bits(first.fields[name], field), f"{spec} and {other} share {scanner.store!r}"
     assert len(built) < len(SCANNERS)
+
+
+@pytest.mark.parametrize("spec", SCANNERS)
+def test_any_leading_dimensions_and_no_tokens(spec: str) -> None:
+    """Shapes the harness may come to use: two leading dimensions, none, and a context of less than one block."""
+    trial = Trial(create(spec), KEY_SETS[0])
+    index, query = trial.build(), trial.case.query(6)
+    scores = trial.score(trial.deliver(index, query), query)
+    for shaped in (query.unflatten(0, (2, 3)), query[0]):
+        found = trial.score(trial.deliver(index, shaped), shaped)
+        assert found.shape == (*shaped.shape[:-1], index.tokens)
+        assert close(found.reshape(-1, *scores.shape[1:]), scores[: found.numel() // scores[0].numel()])
+    empty = trial.scanner.build(trial.case.keys()[:, :0], trial.state)
+    assert empty.nbytes == 0
+    assert trial.score(trial.deliver(empty, query), query).shape == (*query.shape[:-1], 0)
 
 
 def test_the_store_costs_68_bytes_per_token_per_head() -> None:
