@@ -25,14 +25,14 @@ _SPACE = "▁"
 def build_tokenizer(file: GgufFile) -> Any:
     """The file's tokenizer as a transformers object. A vocabulary of an unknown kind is a UsageError."""
     kind = file.field("tokenizer.ggml.model")
+    tokens: list[str] = _list(file, "tokens")
     if kind == "gpt2":
         tokenizer, adds_bos = _byte_pairs(file)
     elif kind == "llama":
         tokenizer, adds_bos = _sentence_pieces(file), True
     else:
         raise _refuse(file, "tokenizer.ggml.model", kind, "gpt2 or llama")
-    tokens: list[str] = file.field("tokenizer.ggml.tokens")
-    types: list[int] = file.field("tokenizer.ggml.token_type", [int(TokenType.NORMAL)] * len(tokens))
+    types: list[int] = _list(file, "token_type", len(tokens))
     for wanted, special in ((TokenType.CONTROL, True), (TokenType.USER_DEFINED, False)):
         whole = [token for token, found in zip(tokens, types, strict=True) if found == wanted and token]
         tokenizer.add_tokens([AddedToken(token, normalized=False, special=special) for token in whole])
@@ -66,8 +66,8 @@ def _byte_pairs(file: GgufFile) -> tuple[Tokenizer, bool]:
     else:
         raise _refuse(file, "tokenizer.ggml.pre", cut, ", ".join([*groups, "smollm", "gpt-2"]))
     llama3 = cut in groups and cut != "qwen2"
-    vocabulary = {token: index for index, token in enumerate(file.field("tokenizer.ggml.tokens"))}
-    merges = [tuple(merge.split(" ", 1)) for merge in file.field("tokenizer.ggml.merges")]
+    vocabulary = {token: index for index, token in enumerate(_list(file, "tokens"))}
+    merges = [tuple(merge.split(" ", 1)) for merge in _list(file, "merges")]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=llama3))
     if cut == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -78,8 +78,8 @@ def _byte_pairs(file: GgufFile) -> tuple[Tokenizer, bool]:
 
 def _sentence_pieces(file: GgufFile) -> Tokenizer:
     """A sentencepiece BPE vocabulary: always merge the adjacent pair whose union has the highest score."""
-    tokens: list[str] = file.field("tokenizer.ggml.tokens")
-    scores: list[float] = file.field("tokenizer.ggml.scores")
+    tokens: list[str] = _list(file, "tokens")
+    scores: list[float] = _list(file, "scores", len(tokens))
     vocabulary = {token: index for index, token in enumerate(tokens)}
     unknown = file.field("tokenizer.ggml.unknown_token_id")
     model = models.BPE(
@@ -108,6 +108,15 @@ def merges_of(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str
                 found.append((-scores[index], index, vocabulary[left], vocabulary[right], left, right))
     found.sort()
     return [(left, right) for *_, left, right in found]
+
+
+def _list(file: GgufFile, name: str, length: int | None = None) -> list[Any]:
+    """A list of the vocabulary, one entry per token where `length` is given; without it the file is refused."""
+    found = file.field(f"tokenizer.ggml.{name}")
+    if not isinstance(found, list) or len(found) != (len(found) if length is None else length):
+        size = "nothing" if not isinstance(found, list) else f"{len(found)} entries"
+        raise _refuse(file, f"tokenizer.ggml.{name}", size, f"{length} entries" if length is not None else "a list")
+    return found
 
 
 def _refuse(file: GgufFile, field: str, found: object, expected: str) -> UsageError:
