@@ -39,7 +39,7 @@ BUILT_IN = {
 
 
 def plugins() -> dict[str, EntryPoint]:
-    """Installed entry points by name; a name that a built-in or another package holds is qualified `package:name`."""
+    """Installed entry points by name; a name that a built-in or another package holds is qualified `package/name`."""
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda e: (e.name, e.dist.name if e.dist else "")):
         clash = entry.name in BUILT_IN or entry.name in found
@@ -154,6 +154,11 @@ def _checked(found: Any, shown: str) -> type[Scanner]:
         )
     if not isinstance(getattr(found, "name", None), str):
         raise UsageError(explain(f"{shown} has no name", expected='name: ClassVar[str] = "..."'))
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if missing:
+        raise UsageError(
+            explain(f"{shown} lacks methods", found=f"no {', '.join(missing)}", expected="build, plan and score")
+        )
     return found
 
 

@@ -181,3 +181,11 @@ class Scanner(BaseModel, ABC):
 def scaled(per_128: int, head_dim: int) -> int:
     """A budget, r or c given per 128 channels, at this head_dim (SPEC section 2); at least 1."""
     return max(1, per_128 * head_dim // 128)
+
+
+def to_fp16(entries: Tensor, what: str) -> Tensor:
+    """Store entries as fp16. ValueError where one does not fit, as for the plane store's scales."""
+    largest = entries.abs().amax() if entries.numel() else torch.zeros(())
+    if not bool(largest <= torch.finfo(torch.float16).max):
+        raise ValueError(f"{what} hold {float(largest)}, which fp16 cannot; the store has no other precision")
+    return entries.to(torch.float16)

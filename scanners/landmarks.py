@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.scan import dot
-from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
+from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, to_fp16
 
 
 class Landmarks(Scanner):
@@ -27,7 +27,7 @@ class Landmarks(Scanner):
         return value
 
     def build(self, keys: Tensor, state: State, block: int = BLOCK) -> Index:
-        means = keys.to(torch.float32).unflatten(-2, (-1, self.block)).mean(-2).to(torch.float16)
+        means = to_fp16(keys.to(torch.float32).unflatten(-2, (-1, self.block)).mean(-2), "landmarks")
         field = means.transpose(-1, -2).unsqueeze(-2).contiguous()
         return Index({"means": field}, {"means": self.block}, keys.shape[-2], block)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from leadline.kernels.planes import BLOCK, DEPTH
 from leadline.kernels.scan import dot
 from leadline.scanners import plane_store
-from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scaled
+from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scaled, to_fp16
 from leadline.scanners.statistics import Basis, LayerStatistics
 
 
@@ -41,7 +41,7 @@ class Loki(Scanner):
         assert state.basis is not None
         if self.precision == "int4":
             return plane_store.build(keys, state.basis, block)
-        coordinates = state.basis.rotate_keys(keys).to(torch.float16).transpose(-1, -2).unsqueeze(-2).contiguous()
+        coordinates = to_fp16(state.basis.rotate_keys(keys), "coordinates").transpose(-1, -2).unsqueeze(-2).contiguous()
         return Index({"coordinates": coordinates}, {"coordinates": 1}, keys.shape[-2], block, state.basis)
 
     def plan(self, query: Tensor, state: State, index: Index) -> ReadPlan:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.scan import dot
-from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
+from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, to_fp16
 
 
 class Quest(Scanner):
@@ -29,7 +29,7 @@ class Quest(Scanner):
     def build(self, keys: Tensor, state: State, block: int = BLOCK) -> Index:
         pages = keys.to(torch.float32).unflatten(-2, (-1, self.page))
         fields = {
-            name: extreme.to(torch.float16).transpose(-1, -2).unsqueeze(-2).contiguous()
+            name: to_fp16(extreme, "pages").transpose(-1, -2).unsqueeze(-2).contiguous()
             for name, extreme in (("minimum", pages.amin(-2)), ("maximum", pages.amax(-2)))
         }
         return Index(fields, dict.fromkeys(fields, self.page), keys.shape[-2], block)

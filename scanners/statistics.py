@@ -74,10 +74,9 @@ class LayerStatistics:
 
     def to(self, device: torch.device | str) -> LayerStatistics:
         """The same statistics on another device."""
-        moved = {
-            name: None if value is None else value.to(device) for name, value in vars(self).items() if name != "basis"
-        }
-        return LayerStatistics(**moved)
+        optional = (self.query_moment, self.abs_query, self.abs_key)
+        moved = (None if value is None else value.to(device) for value in optional)
+        return LayerStatistics(self.key_mean.to(device), self.key_covariance.to(device), *moved)
 
 
 def of_keys(keys: Tensor, skip: int = 4) -> LayerStatistics:

@@ -101,6 +101,12 @@ def test_files_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
         ("x = 1", "Mine", "no class 'Mine'"),
         ("x = 1", "x", "not a scanner"),
         ("from leadline.scanners.base import Scanner\nclass Mine(Scanner): pass", "Mine", "has no name"),
+        (
+            "from typing import ClassVar\nfrom leadline.scanners.base import Scanner\n"
+            "class Mine(Scanner):\n    name: ClassVar[str] = 'mine'",
+            "Mine",
+            "no build, plan, score",
+        ),
     ],
 )
 def test_bad_files_are_explained(text: str | None, name: str, said: str, tmp_path: Path) -> None:
