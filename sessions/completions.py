@@ -1,4 +1,4 @@
-"""Reader of OpenHands V0 `llm_completions`: one file per model call, each with the whole prompt as it was sent.
+"""Reader of OpenHands completion logs (V0 and V1): one file per model call, each with the whole prompt as it was sent.
 
 The last file of an attempt is the whole session. A directory may hold several tasks, several attempts at one task (the
 message list starts again) and, where the agent condensed its history, lists that shrink or change within an attempt:
@@ -13,13 +13,14 @@ from typing import Any
 
 from .chat_messages import is_messages, segment
 from .content import note, tool_schemas
-from .files import natural
+from .folders import natural
 from .formats import Draft
+from .response_items import chat_messages
 from .schema import Message, Note, Segment, View
-from .shape import items, mapping
+from .shape import items, mapping, string
 
-LAST = "oh-v0-llm-completion-last"
-DIRECTORY = "oh-v0-llm-completions-dir"
+LAST = "llm-completion-last"
+DIRECTORY = "llm-completions-dir"
 _STAMP = re.compile(r"([0-9]+(?:\.[0-9]+)?)\.json(?:\.gz)?$")
 
 
@@ -70,6 +71,7 @@ def read_completions(logs: list[Completion], view: View, *, archived: bool) -> l
         for number, attempt in enumerate(attempts, start=1):
             draft = _session(attempt, view, DIRECTORY if archived or len(calls) > 1 else LAST)
             draft.part = f"attempt-{number}" if len(attempts) > 1 else ""
+            draft.attempt, draft.attempts = number, len(attempts)
             drafts.append((draft, calls))
     return drafts
 
@@ -106,7 +108,8 @@ def _session(calls: list[Completion], view: View, name: str) -> Draft:
     if view == "full" and len(segments) > 1:
         segments = [_joined(segments)]
     tools, complete = tool_schemas(_tools(calls[-1].body), calls[-1].name, notes)
-    return Draft(name, tuple(segments), tools, complete, notes)
+    version = "v1" if calls[-1].body.keys() & {"latency_sec", "context_window"} else "v0"
+    return Draft(f"oh-{version}-{name}", tuple(segments), tools, complete, notes)
 
 
 def _joined(segments: list[Segment]) -> Segment:
@@ -122,7 +125,12 @@ def _joined(segments: list[Segment]) -> Segment:
 
 def _sent(body: dict[str, Any]) -> list[Any]:
     structured = body.get("fncall_messages")  # with tool calls written as text, `messages` holds the text form
-    return items(structured) or items(body.get("messages"))
+    recorded = items(structured) or items(body.get("messages"))
+    if recorded or "input" not in body:
+        return recorded
+    opening = string(body.get("instructions")) or string(mapping(body.get("kwargs")).get("instructions"))
+    system = [{"role": "system", "content": opening}] if opening else []
+    return system + chat_messages(_numbered(body.get("input")), [])
 
 
 def _answer(body: dict[str, Any]) -> dict[str, Any] | None:
@@ -131,7 +139,13 @@ def _answer(body: dict[str, Any]) -> dict[str, Any] | None:
         message = mapping(choice.get("message"))
         if message:
             return {**message, "role": "assistant"}
-    return None
+    answers = chat_messages(_numbered(mapping(body.get("response")).get("output")), [])
+    return next((message for message in answers if message["role"] == "assistant"), None)
+
+
+def _numbered(value: object) -> list[tuple[str, object]]:
+    found = [{"role": "user", "content": value, "type": "message"}] if isinstance(value, str) else items(value)
+    return [(f"item {number}", item) for number, item in enumerate(found)]
 
 
 def _tools(body: dict[str, Any]) -> object:

@@ -98,8 +98,12 @@ def tool_calls(value: object, where: str, notes: list[Note]) -> tuple[ToolCall, 
     return tuple(made)
 
 
-def tool_schemas(value: object, where: str, notes: list[Note]) -> tuple[tuple[dict[str, object], ...], bool]:
+def tool_schemas(
+    value: object, where: str, notes: list[Note], *, as_text: bool = False
+) -> tuple[tuple[dict[str, object], ...], bool]:
     """The recorded tools as OpenAI function schemas, and whether they are what the model was given.
+
+    as_text: the agent wrote its calls into the text, so that no schemas are missing where none are recorded.
 
     Function schemas are kept as recorded (a function without `parameters` takes none). A tool definition dump (title,
     action_type, annotations) holds no parameter schema: its name and description are kept and the answer is False.
@@ -123,6 +127,9 @@ def tool_schemas(value: object, where: str, notes: list[Note]) -> tuple[tuple[di
         else:
             schemas.append({"type": "function", "function": body})
             complete = False
+    if not schemas and as_text and complete:
+        note(notes, "info", where, "calls are written as text; no tool schemas belong to this session")
+        return (), True
     if not schemas:
         note(notes, "missing", where, "no tools are recorded")
         return (), False

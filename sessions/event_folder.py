@@ -12,11 +12,12 @@ from typing import Any
 
 from . import v0_events, v1_events
 from .content import note
-from .files import Folder, UnreadableError, decode_json
+from .event_drafts import v0_draft, v1_draft
+from .files import UnreadableError, decode_json
+from .folders import Folder
 from .formats import Draft
 from .schema import Note, NoteKind, View
-from .shape import integer, mapping
-from .turns import Log
+from .shape import mapping
 
 _SNIFFED = 8  # files looked at before a folder of numbered files is taken for something else
 
@@ -81,10 +82,10 @@ class EventFolderReader(ABC):
 
 
 class V1SessionDirectory(EventFolderReader):
-    """OpenHands V1: `events/` (or `event_service/events/`) beside a base_state.json."""
+    """OpenHands V1: `events/` (or `event_service/events/`) beside a base_state.json; an export's unpacked archive."""
 
     format = "oh-v1-session-dir"
-    numbered = re.compile(r"event-([0-9]+)-[0-9a-zA-Z-]+\.json(?:\.gz)?")
+    numbered = re.compile(r"event[-_]([0-9]+)[-_][0-9a-zA-Z-]+\.json(?:\.gz)?")
     sidecars = frozenset({"base_state.json", "meta.json", "TASKS.json", ".eventlog.lock"})
     hole: NoteKind = "missing"
 
@@ -92,10 +93,7 @@ class V1SessionDirectory(EventFolderReader):
         return v1_events.is_event(value)
 
     def draft(self, events: list[tuple[str, dict[str, Any]]], beside: Folder, view: View, notes: list[Note]) -> Draft:
-        tools, complete = v1_events.recorded_tools(events, notes)
-        leaf = _state(beside, notes).get("leaf_event_id")
-        log = Log(v1_events.entries(v1_events.ordered(events, leaf, notes), notes), notes, "v1")
-        return Draft(self.format, log.segments(view), tools, complete, notes)
+        return v1_draft(self.format, events, view, notes, leaf=_state(beside, notes).get("leaf_event_id"))
 
 
 class V0SessionDirectory(EventFolderReader):
@@ -114,17 +112,6 @@ class V0SessionDirectory(EventFolderReader):
 
     def draft(self, events: list[tuple[str, dict[str, Any]]], beside: Folder, view: View, notes: list[Note]) -> Draft:
         return v0_draft(self.format, events, view, notes)
-
-
-def v0_draft(name: str, events: list[tuple[str, dict[str, Any]]], view: View, notes: list[Note]) -> Draft:
-    """A session of V0 events, in the order of their ids where all have one."""
-    ids = [integer(body.get("id")) for _, body in events]
-    known = [identity for identity in ids if identity is not None]
-    if len(known) == len(events) and len(set(known)) == len(events):
-        events = [event for _, event in sorted(zip(known, events, strict=True), key=lambda pair: pair[0])]
-    tools, complete = v0_events.recorded_tools(events, notes)
-    log = Log(v0_events.entries(events, notes), notes, "v0")
-    return Draft(name, log.segments(view), tools, complete, notes)
 
 
 def _state(beside: Folder, notes: list[Note]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Bytes of recordings: plain or gzip files, tar archives read in memory, and JSON decoded with a reason when it fails.
+"""Bytes of recordings: plain or gzip files, whole or streamed by lines, and JSON decoded with a reason when it fails.
 
-Nothing is unpacked to disk and nothing is unpickled. Everything that cannot be read raises `UnreadableError` with
+Nothing is written to disk and nothing is unpickled. Everything that cannot be read raises `UnreadableError` with
 one line that says why; sizes are limited, so that a compression bomb is a reason too.
 """
 
@@ -9,23 +9,26 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import re
 import stat
-import tarfile
 import zlib
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 from .content import note
 from .schema import Note
 
-MAX_FILE_BYTES = 256 * 2**20
+MAX_FILE_BYTES = 256 * 2**20  # of a document, decompressed
+MAX_LINE_BYTES = 64 * 2**20  # of a line in a streamed file
+STREAM_BYTES = 32 * 2**20  # files larger than this are read by lines, if lines of JSON are what they hold
 MAX_ARCHIVE_BYTES = 1024 * 2**20
 MAX_ARCHIVE_MEMBERS = 200_000
 MAX_DEPTH = 64  # folders inside folders; deeper ones are listed, not walked
 
+_RATIO = 200  # a streamed gzip file may decompress to this many times its size; text reaches 30, bombs 1000
 _GZIP = b"\x1f\x8b"
+_BINARY = (b"PK\x03\x04", b"PK\x05\x06", b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")  # zip, Parquet, Arrow
 _LONE_SURROGATE = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
@@ -38,27 +41,87 @@ class UnreadableError(Exception):
 def read_bytes(path: Path) -> bytes:
     """The content of a regular file, decompressed when it is gzip (told by its first bytes)."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableError("not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise UnreadableError(f"{status.st_size} bytes, more than the {MAX_FILE_BYTES} a reader opens")
+        size = regular_size(path)
+        if size > MAX_FILE_BYTES:
+            raise UnreadableError(f"{size} bytes, more than the {MAX_FILE_BYTES} a reader opens")
         data = path.read_bytes()
     except OSError as error:
         raise UnreadableError(f"cannot be read: {error.strerror or error}") from None
     return gunzip(data)
 
 
+def regular_size(path: Path) -> int:
+    """Size on disk of a regular file; anything else (a pipe, a device) is unreadable."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UnreadableError(f"cannot be read: {error.strerror or error}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise UnreadableError("not a regular file")
+    return status.st_size
+
+
+def head(path: Path, size: int) -> bytes:
+    """At most `size` first bytes of a file, decompressed; what a broken gzip file still gives."""
+    try:
+        with path.open("rb") as stream:
+            if stream.read(2) != _GZIP:
+                stream.seek(0)
+                return stream.read(size)
+            stream.seek(0)
+            with gzip.GzipFile(fileobj=stream) as plain:
+                return plain.read(size)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def stream_lines(path: Path) -> Iterator[tuple[int, bytes | UnreadableError]]:
+    """(number, line) of every line that is not blank, one in memory at a time, decompressed where the file is gzip.
+
+    A line that is too long, and a gzip file that breaks off or grows too much, is yielded as its reason.
+    """
+    with path.open("rb") as raw:
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        stream: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        room = max(MAX_FILE_BYTES, _RATIO * path.stat().st_size)
+        number = 0
+        while True:
+            number += 1
+            try:
+                line = stream.readline(MAX_LINE_BYTES + 1)
+                room -= len(line)
+                if len(line) > MAX_LINE_BYTES:
+                    while line and not line.endswith(b"\n") and (not packed or room > 0):
+                        line = stream.readline(2**20)
+                        room -= len(line)
+                    yield number, UnreadableError(f"the line has more than {MAX_LINE_BYTES} bytes")
+                    continue
+            except EOFError:
+                yield number, UnreadableError("truncated gzip: the file ends before its data does")
+                return
+            except (OSError, zlib.error) as error:
+                yield number, UnreadableError(f"broken gzip: {error}")
+                return
+            if packed and room < 0:
+                yield number, UnreadableError(f"decompresses to more than {_RATIO} times its size; not read further")
+                return
+            if not line:
+                return
+            if line.strip():
+                yield number, line
+
+
 def starts_like_recording(path: Path) -> bool:
-    """Whether the first bytes may be a recording: gzip, tar, or text without NULs. Spares reading binaries whole."""
+    """Whether the first bytes may be a recording: an archive, a table, text without NULs. Spares reading binaries."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return True  # read_bytes says why not
         with path.open("rb") as stream:
-            head = stream.read(1024)
+            start = stream.read(1024)
     except OSError:
         return True
-    return head.startswith(_GZIP) or is_tar(head) or b"\0" not in head
+    return start.startswith((_GZIP, *_BINARY)) or start[257:262] == b"ustar" or b"\0" not in start
 
 
 def gunzip(data: bytes, limit: int | None = None) -> bytes:
@@ -76,11 +139,6 @@ def gunzip(data: bytes, limit: int | None = None) -> bytes:
     if len(plain) > limit:
         raise UnreadableError(f"decompresses to more than {limit} bytes")
     return plain
-
-
-def is_tar(data: bytes) -> bool:
-    """Whether (decompressed) data is a tar archive."""
-    return data[257:262] == b"ustar"
 
 
 def decode_utf8(data: bytes) -> str:
@@ -115,96 +173,3 @@ def decode_text(text: str, where: str, notes: list[Note]) -> object:
     except ValueError as error:
         raise UnreadableError(f"JSON holds a value that cannot be read: {error}") from None
     return value
-
-
-@dataclass
-class Folder:
-    """A directory of a recording, on disk or inside an archive: its files and subfolders, by name.
-
-    files: name -> a path on disk, the member's bytes, or the reason why a member was refused.
-    """
-
-    label: str
-    files: dict[str, Path | bytes | UnreadableError] = field(default_factory=dict)
-    folders: dict[str, Folder] = field(default_factory=dict)
-
-    def names(self) -> list[str]:
-        """File names in natural order: numbers inside names compare as numbers."""
-        return sorted(self.files, key=natural)
-
-    def data(self, name: str) -> bytes:
-        """The content of a file, decompressed."""
-        held = self.files[name]
-        if isinstance(held, UnreadableError):
-            raise held
-        return gunzip(held) if isinstance(held, bytes) else read_bytes(held)
-
-    def path(self, name: str) -> str:
-        """How messages name a file or folder in this one: members of an archive stand behind a #."""
-        return self.label + name if self.label.endswith("#") else f"{self.label}/{name}"
-
-
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key under which 2.json comes before 10.json and event-100000 after event-00002."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(0, int(part), part) if part.isdecimal() and len(part) < 30 else (1, 0, part) for part in parts]
-
-
-def disk_folder(path: Path, depth: int = 0) -> Folder:
-    """A directory's tree of names; nothing is opened yet. Links to directories are not followed."""
-    folder = Folder(str(path))
-    if depth > MAX_DEPTH:
-        folder.files["."] = UnreadableError(f"more than {MAX_DEPTH} folders deep; not walked")
-        return folder
-    try:
-        with os.scandir(path) as found:
-            for entry in found:
-                if entry.is_dir(follow_symlinks=False):
-                    folder.folders[entry.name] = disk_folder(path / entry.name, depth + 1)
-                elif entry.is_dir():
-                    folder.files[entry.name] = UnreadableError("a link to a directory is not followed")
-                else:
-                    folder.files[entry.name] = path / entry.name
-    except OSError as error:
-        folder.files["."] = UnreadableError(f"directory cannot be read: {error.strerror or error}")
-    return folder
-
-
-def open_tar(data: bytes, label: str) -> Folder:
-    """The members of a tar archive as folders in memory. Members that would land outside it are refused by name."""
-    root = Folder(f"{label}#")
-    total = 0
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for count, member in enumerate(archive):
-                if count >= MAX_ARCHIVE_MEMBERS:
-                    raise UnreadableError(f"more than {MAX_ARCHIVE_MEMBERS} members")
-                if member.isdir():
-                    continue
-                parts = PurePosixPath(member.name).parts
-                if member.name.startswith("/") or ".." in parts or not parts:
-                    root.files[member.name] = UnreadableError("refused: the member's path leaves the archive")
-                    continue
-                if len(parts) > MAX_DEPTH:
-                    root.files[member.name] = UnreadableError(f"refused: more than {MAX_DEPTH} folders deep")
-                    continue
-                folder = root
-                for part in parts[:-1]:
-                    folder = folder.folders.setdefault(part, Folder(folder.path(part)))
-                if not member.isfile():
-                    folder.files[parts[-1]] = UnreadableError("refused: the member is a link or a device, not a file")
-                    continue
-                total += member.size
-                if total > MAX_ARCHIVE_BYTES:
-                    raise UnreadableError(f"members hold more than {MAX_ARCHIVE_BYTES} bytes")
-                stream = archive.extractfile(member)
-                body = stream.read() if stream is not None else b""
-                if len(body) != member.size:
-                    raise UnreadableError("truncated archive: a member ends before its data does")
-                folder.files[parts[-1]] = body
-            # tarfile stops without a word at a damaged header; a whole archive stops at a block of zeros.
-            if data[archive.offset : archive.offset + tarfile.BLOCKSIZE] != bytes(tarfile.BLOCKSIZE):
-                raise UnreadableError("broken tar archive: it is cut off or a header is damaged")
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        raise UnreadableError(f"broken tar archive: {error}") from None
-    return root

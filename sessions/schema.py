@@ -91,6 +91,7 @@ class Session(_Frozen):
     source:   the task or repository the recording comes from; sessions that share it form one cluster.
     tools:    OpenAI function schemas; `tools_complete` is False where a tool has no parameter schema.
     notes:    everything dropped, repaired, truncated or missing.
+    attempt:  which of the `attempts` recorded tries at the same task this is, from 1.
     """
 
     id: str
@@ -102,6 +103,8 @@ class Session(_Frozen):
     tools: tuple[dict[str, Any], ...] = ()
     tools_complete: bool = True
     notes: tuple[Note, ...] = ()
+    attempt: int = 1
+    attempts: int = 1
 
     @cached_property
     def sha256(self) -> str:

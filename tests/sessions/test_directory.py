@@ -24,7 +24,7 @@ from session_logs import (
     write_v1,
 )
 
-import leadline.sessions.directory as directory
+import leadline.sessions.walk as walk
 from leadline.errors import UsageError
 from leadline.sessions import files
 from leadline.sessions.directory import discover, iter_sessions
@@ -190,8 +190,9 @@ def test_a_defect_of_a_reader_costs_one_session(tmp_path: Path, monkeypatch: pyt
     def fail(*_: Any) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(directory.FOLDER_READERS[0], "draft", fail)
-    monkeypatch.setattr(directory.DOCUMENT_READERS[0], "read", fail)
+    monkeypatch.setattr(walk.FOLDER_READERS[0], "draft", fail)
+    v0 = next(reader for reader in walk.DOCUMENT_READERS if reader.format == "oh-v0-trajectory")
+    monkeypatch.setattr(v0, "read", fail)
     found = discover(tmp_path)
     assert sorted(session.id for session in found.sessions) == ["calls", "chat", "chat~2"]
     failed = [item for item in found.skipped if "reader failed" in item.reason]
