@@ -18,7 +18,6 @@ from leadline.scanners.calibration import load, save
 SCANNERS = (
     "exact",
     "dense",
-    "fathom:budget=40",
     "fathom:budget=48",
     "fathom:budget=80",
     "fathom:budget=48,basis=rotated",
@@ -27,9 +26,7 @@ SCANNERS = (
     "sparq:r=32",
     "loki:r=32",
     "double_sparsity:channels=32",
-    "thumbnail",
     "landmarks",
-    "quest",
     "streaming",
 )
 CALIBRATION_LENGTH = 2048
@@ -46,7 +43,7 @@ def specification(out: Path) -> RunSpec:
         sessions=(str(samples() / "replay"),),
         scanners=SCANNERS,
         calibration=str(out / "calibration.safetensors"),
-        max_context=2560,
+        max_context=2048,
         k=128,
         steps=2,
         max_new_tokens=32,

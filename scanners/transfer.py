@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ def fetch(index: Index, plan: ReadPlan) -> Delivery:
         empty = torch.empty(heads, 0, dtype=torch.int64)
         return Delivery(Reads(empty, {}, {}, index.tokens, index.block), 0)
     union = {name: _over_positions(levels) for name, levels in plan.depth.items()}
-    touched = torch.stack([levels > 0 for levels in union.values()]).any(0)  # [H, d]
+    touched = functools.reduce(torch.logical_or, (levels > 0 for levels in union.values()))  # [H, d]
     channel, whole = _slots(touched)
     head = torch.arange(channel.shape[0], device=channel.device).unsqueeze(-1)
     fields: dict[str, Tensor] = {}
@@ -39,15 +41,14 @@ def fetch(index: Index, plan: ReadPlan) -> Delivery:
             slots = wanted.gather(-1, channel) * live
             own = levels.gather(-1, channel.expand(*levels.shape[:-1], -1)) * live
             moved = source[head, channel, :deepest]
-        level = torch.arange(deepest, device=channel.device)
-        unread = level >= slots.unsqueeze(-1)
-        if bool(unread.any()):
-            moved = moved.masked_fill(unread.unsqueeze(-1), 0)
-        items = int((~unread).sum()) * source.shape[-1]
-        nbytes += items * source.element_size()
+        read = torch.arange(deepest, device=channel.device) < slots.unsqueeze(-1)
+        count = int(read.sum())
+        if count < read.numel():
+            moved = moved.masked_fill(~read.unsqueeze(-1), 0)
         run_bytes = source.shape[-1] * source.element_size()
-        sectors += int((~unread).sum()) * (-(-run_bytes // SECTOR) * SECTOR)
-        runs += int((~unread).sum())
+        nbytes += count * run_bytes
+        sectors += count * (-(-run_bytes // SECTOR) * SECTOR)
+        runs += count
         fields[name], depth[name] = moved, own
     return Delivery(Reads(channel, fields, depth, index.tokens, index.block), nbytes, sectors, runs)
 

@@ -1,9 +1,10 @@
-"""`leadline sessions list|show|check`: what recordings a directory holds, what they say, and what could not be read."""
+"""`leadline sessions list|show|check|convert`: what recordings a directory holds, what they say, what was lost."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,45 +13,67 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from leadline.cli.session_checks import KINDS, check_row, make_renderer, session_row
 from leadline.errors import UsageError, explain
-from leadline.sessions.directory import Discovery, Skipped, discover
+from leadline.sessions.convert import Target, write_sessions
+from leadline.sessions.directory import Discovery, Skipped, discover, iter_sessions
 from leadline.sessions.printable import one_line, printable
 from leadline.sessions.schema import Message, Session, View
+from leadline.sessions.tables import parse_filters
 
 app = typer.Typer(no_args_is_help=True, help="Recorded sessions: list them, show one, check what could not be read.")
 
 _SHOWN = 400  # characters of a message that `show` prints
 
 
-SessionsPath = Annotated[Path, typer.Argument(help="A session file, or a directory of them.")]
+SessionsPath = Annotated[
+    Path,
+    typer.Argument(help="A session file, a directory or archive of them, or hf:OWNER/NAME[:SPLIT] on the hub."),
+]
 ViewOption = Annotated[
     View,
     typer.Option("--view", help="What the model saw, or the whole log.", envvar="LEADLINE_VIEW"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.", envvar="LEADLINE_JSON")]
+RedactOption = Annotated[
+    bool,
+    typer.Option("--redact", help="Replace keys, tokens, e-mail addresses, home paths.", envvar="LEADLINE_REDACT"),
+]
+FilterOption = Annotated[
+    list[str] | None,
+    typer.Option("--filter", help="Only records with column=value; may be repeated.", envvar="LEADLINE_FILTER"),
+]
 
 
 @app.command("list")
-def list_sessions(path: SessionsPath, view: ViewOption = "condensed", as_json: JsonOption = False) -> None:
+def list_sessions(
+    path: SessionsPath,
+    view: ViewOption = "condensed",
+    redact: RedactOption = False,
+    filters: FilterOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List every session under PATH, and every other file with the reason why it is none."""
-    found = discover(path, view)
+    rows: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
+    # One session in memory at a time: a directory may hold more than fits.
+    for item in iter_sessions(path, view, redact=redact, filters=parse_filters(filters or [])):
+        if isinstance(item, Skipped):
+            skipped.append(item)
+        else:
+            rows.append({**session_row(item), **({"sha256": item.sha256} if as_json else {})})
     if as_json:
-        document = {"path": str(path), "view": view, **_counts(found)}
-        document["sessions"] = [_row(session) for session in found.sessions]
-        document["skipped"] = [_skipped_row(item) for item in found.skipped]
-        _print_json(document)
+        document = {"path": str(path), "view": view, **_counts(rows, skipped)}
+        _print_json({**document, "sessions": rows, "skipped": [_skipped_row(item) for item in skipped]})
         return
     table = _table("id", "format", "source", right=("steps", "messages", "segments", "tools"))
-    for session in found.sessions:
-        row = _row(session)
-        tools = (
-            f"{row['tools']}" if session.tools_complete else f"{row['tools']} (no schemas)" if session.tools else "0"
-        )
-        _add(table, session.id, session.format, session.source, row["steps"], row["messages"], row["segments"], tools)
+    for row in rows:
+        tools = f"{row['tools']}" if row["tools_complete"] else f"{row['tools']} (no schemas)" if row["tools"] else "0"
+        _add(table, *(row[key] for key in ("id", "format", "source", "steps", "messages", "segments")), tools)
     console = _console()
     console.print(table)
-    _print_skipped(console, found.skipped)
-    console.print(f"{len(found.sessions)} sessions, {len(found.skipped)} other files", highlight=False)
+    _print_skipped(console, skipped)
+    console.print(f"{len(rows)} sessions, {len(skipped)} other files", highlight=False)
 
 
 @app.command("show")
@@ -64,10 +87,13 @@ def show_session(
         typer.Option("--step", min=0, help="Show this step whole, after its prompt.", envvar="LEADLINE_STEP"),
     ] = None,
     view: ViewOption = "condensed",
+    redact: RedactOption = False,
+    filters: FilterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print one session's messages, shortened; with --step, the prompt of that step and what the agent then said."""
-    session = _pick(discover(path, view), path, session_id)
+    found = discover(path, view, redact=redact, filters=parse_filters(filters or []))
+    session = _pick(found, path, session_id)
     if step is not None and step >= len(session.steps):
         raise UsageError(
             explain("there is no such step", field="--step", found=step, expected=f"0 to {len(session.steps) - 1}")
@@ -97,88 +123,97 @@ def show_session(
 
 
 @app.command("check")
-def check_sessions(path: SessionsPath, view: ViewOption = "condensed", as_json: JsonOption = False) -> None:
+def check_sessions(
+    path: SessionsPath,
+    view: ViewOption = "condensed",
+    model: Annotated[
+        str | None, typer.Option("--model", help="Count tokens with this model's tokenizer.", envvar="LEADLINE_MODEL")
+    ] = None,
+    redact: RedactOption = False,
+    filters: FilterOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Say per session what was dropped, repaired, cut or missing; exit 1 when something was lost."""
-    found = discover(path, view)
-    broken = [item for item in found.skipped if item.kind == "broken"]
-    lost = [session for session in found.sessions if any(note.kind == "dropped" for note in session.notes)]
+    asked = parse_filters(filters or [])
+    renderer = make_renderer(model) if model is not None else None
+    rows: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
+    for item in iter_sessions(path, view, redact=redact, filters=asked):
+        if isinstance(item, Skipped):
+            skipped.append(item)
+        else:
+            rows.append(check_row(item, renderer))
+    broken = [item for item in skipped if item.kind == "broken"]
+    lost = [row for row in rows if "dropped" in row["notes"]]
     if as_json:
-        sessions = [
-            {
-                **_row(session),
-                "unanswered": _unanswered(session),
-                "details": [note.model_dump() for note in session.notes],
-            }
-            for session in found.sessions
-        ]
-        skipped = [_skipped_row(item) for item in found.skipped]
-        document = {"path": str(path), "view": view, **_counts(found), "ok": not lost and not broken}
-        _print_json({**document, "sessions": sessions, "skipped": skipped})
+        document = {"path": str(path), "view": view, "model": model, "redacted": redact, **_counts(rows, skipped)}
+        document |= {"ok": not lost and not broken, "sessions": rows}
+        _print_json({**document, "skipped": [_skipped_row(item) for item in skipped]})
     else:
-        kinds = ("dropped", "repaired", "truncated", "image", "missing", "info")
-        table = _table("id", right=("steps", *kinds, "unanswered"))
-        for session in found.sessions:
-            count: Counter[str] = Counter(note.kind for note in session.notes)
-            _add(
-                table,
-                session.id,
-                len(session.steps),
-                *(count[kind] or "" for kind in kinds),
-                _unanswered(session) or "",
-            )
+        _print_checked(rows, view, with_tokens=renderer is not None)
         console = _console()
-        console.print(table)
-        for session in lost:
-            for note in session.notes:
-                if note.kind == "dropped":
-                    console.print(Text(printable(f"dropped  {session.id}  {note.where}: {note.reason}")))
-        _print_skipped(console, found.skipped)
+        _print_skipped(console, skipped)
         console.print(f"{len(lost)} sessions lost something, {len(broken)} files could not be read", highlight=False)
     if lost or broken:
         raise typer.Exit(1)
 
 
-def _counts(found: Discovery) -> dict[str, Any]:
-    kinds = Counter(item.kind for item in found.skipped)
-    return {
-        "n_sessions": len(found.sessions),
-        "n_skipped": len(found.skipped),
-        "skipped_kinds": dict(sorted(kinds.items())),
-    }
+@app.command("convert")
+def convert_sessions(
+    path: SessionsPath,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new file (chat) or a new directory (atif).")],
+    to: Annotated[
+        Target,
+        typer.Option("--to", help="atif: one JSON file a session. chat: JSON lines of messages.", envvar="LEADLINE_TO"),
+    ],
+    view: ViewOption = "condensed",
+    redact: RedactOption = False,
+    filters: FilterOption = None,
+) -> None:
+    """Write every session under PATH to OUT in a format that other tools read; reading it back gives the same."""
+    skipped: list[Skipped] = []
+
+    def sessions() -> Iterator[Session]:
+        for item in iter_sessions(path, view, redact=redact, filters=asked):
+            if isinstance(item, Session):
+                yield item
+            else:
+                skipped.append(item)
+
+    asked = parse_filters(filters or [])
+    count = write_sessions(sessions(), to, out)
+    console = _console()
+    broken = [item for item in skipped if item.kind == "broken"]
+    _print_skipped(console, broken)
+    console.print(Text(printable(f"{count} sessions written to {out}, {len(broken)} files could not be read")))
+    if broken:
+        raise typer.Exit(1)
 
 
-def _row(session: Session) -> dict[str, Any]:
-    return {
-        "id": session.id,
-        "format": session.format,
-        "path": session.path,
-        "source": session.source,
-        "sha256": session.sha256,
-        "steps": len(session.steps),
-        "messages": sum(len(segment.messages) - segment.carried for segment in session.segments),
-        "tool_calls": sum(len(step.message.tool_calls) for step in session.steps),
-        "segments": len(session.segments),
-        "tools": len(session.tools),
-        "tools_complete": session.tools_complete,
-        "notes": dict(sorted(Counter(note.kind for note in session.notes).items())),
-    }
+def _counts(rows: list[dict[str, Any]], skipped: list[Skipped]) -> dict[str, Any]:
+    kinds = Counter(item.kind for item in skipped)
+    return {"n_sessions": len(rows), "n_skipped": len(skipped), "skipped_kinds": dict(sorted(kinds.items()))}
+
+
+def _print_checked(rows: list[dict[str, Any]], view: View, *, with_tokens: bool) -> None:
+    """One line a session, then every dropped and repaired event with its reason."""
+    console = _console()
+    tokens = ("tokens",) if with_tokens else ()
+    table = _table("id", right=("steps", "messages", *tokens, *KINDS, "unanswered", "unmatched", "attempt"))
+    for row in rows:
+        figures = [row["steps"], row["messages"], *([row["tokens"]] if with_tokens else [])]
+        figures += [row["notes"].get(kind, "") for kind in KINDS] + [row["unanswered"] or "", row["unmatched"] or ""]
+        _add(table, row["id"], *figures, f"{row['attempt']} of {row['attempts']}" if row["attempts"] > 1 else "")
+    console.print(table)
+    for row in rows:
+        for note in row["details"]:
+            if note["kind"] in ("dropped", "repaired"):
+                console.print(Text(printable(f"{note['kind']}  {row['id']}  {note['where']}: {note['reason']}")))
+    console.print(f"view: {view}", highlight=False)
 
 
 def _skipped_row(item: Skipped) -> dict[str, str]:
     return {"path": item.path, "kind": item.kind, "reason": item.reason}
-
-
-def _unanswered(session: Session) -> int:
-    """Calls of the session's steps without a tool message right behind them; a last step's calls often have none."""
-    count = 0
-    for step in session.steps:
-        answered: set[str | None] = set()
-        for message in session.segments[step.segment].messages[step.position + 1 :]:
-            if message.role != "tool":
-                break
-            answered.add(message.tool_call_id)
-        count += sum(call.id not in answered for call in step.message.tool_calls)
-    return count
 
 
 def _pick(found: Discovery, path: Path, session_id: str | None) -> Session:
@@ -216,7 +251,7 @@ def _print_message(console: Console, message: Message, label: str, shown: int | 
         console.print(Text(f"→ {printable(call.name)} {arguments}", style="yellow"))
 
 
-def _print_skipped(console: Console, skipped: tuple[Skipped, ...]) -> None:
+def _print_skipped(console: Console, skipped: Sequence[Skipped]) -> None:
     if not skipped:
         return
     table = _table("not a session", "kind", "reason")

@@ -8,6 +8,7 @@ are exactly the t-bit mid-rise quantizer of [-a, a).
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -82,3 +83,11 @@ def decode(planes: Tensor, depth: Tensor, block: int = BLOCK) -> Tensor:
     weight = torch.where(level < depth.unsqueeze(-1), torch.exp2(-level.to(torch.float32)), 0.0)
     offset = torch.where(depth > 0, torch.exp2(-depth.to(torch.float32)) - 1, 0.0)
     return (weight.unsqueeze(-2) @ bits).squeeze(-2) + offset.unsqueeze(-1)
+
+
+def decode_every_depth(planes: Tensor, block: int = BLOCK) -> Iterator[Tensor]:
+    """`decode` at depth 1, 2, ... D of every channel, unpacking each plane once: D tensors `[..., c, block m]`."""
+    whole = torch.zeros((), device=planes.device)
+    for t in range(1, planes.shape[-2] + 1):
+        whole = whole + unpack_bits(planes[..., t - 1, :], block) * 2.0 ** (1 - t)
+        yield whole + (2.0**-t - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leadline.kernels.planes import BLOCK, decode
+from leadline.kernels.planes import BLOCK, decode, decode_every_depth
 
 
 def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, block: int = BLOCK) -> Tensor:
@@ -20,10 +20,9 @@ def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, blo
     if depth.dim() == 2 or depth[..., 0, 0].numel() == 1:
         return _scan(query, decode(planes, depth.reshape(depth.shape[-2:]), block), maxima, block)
     total = query.new_zeros(*batch, *query.shape[-3:-1], planes.shape[-1] * block)
-    for t in range(1, planes.shape[-2] + 1):  # one product per depth: positions differ in depth, not in the planes read
+    for t, values in enumerate(decode_every_depth(planes, block), 1):  # positions differ in depth, not in planes
         here = depth == t
         if bool(here.any()):
-            values = decode(planes, torch.full(planes.shape[:2], t, device=planes.device), block)
             total += _scan(query * here.unsqueeze(-2), values, maxima, block)
     return total
 

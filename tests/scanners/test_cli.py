@@ -49,8 +49,8 @@ def test_list_shows_plugins_and_why_broken_ones_do_not_load(tmp_path: Path, monk
     runner.invoke(app, ["new", "plugged", "--out", str(tmp_path)])
     (tmp_path / "leadline_test_torn.py").write_text("import no_such_module_anywhere\n")
     (tmp_path / "leadline_test_odd.py").write_text(
-        "from typing import ClassVar\nfrom leadline.scanners.base import Scanner\n"
-        "class Odd(Scanner):\n    name: ClassVar[str] = 'odd'\n    need: int\n"
+        "from typing import ClassVar\nfrom leadline.scanners.uniform import Thumbnail\n"
+        "class Odd(Thumbnail):\n    name: ClassVar[str] = 'odd'\n    need: int\n"
     )
     entries = "torn = leadline_test_torn:Torn\nplugged = plugged:Plugged\nodd = leadline_test_odd:Odd"
     install(tmp_path, monkeypatch, "own-scanners", entries)
