@@ -14,6 +14,8 @@ from typing import Literal
 from .content import note
 from .schema import Message, Note, Segment, ToolCall, View
 
+UNMATCHED = "a tool result whose call"  # how the note on a result without its call begins
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -154,7 +156,7 @@ class Log:
                 )
         if found is None:
             # The call is in a hole of the log. The model saw its result, but never without its call.
-            reason = f"a tool result whose call {result.call_id!r} is not in the log is kept as user text"
+            reason = f"{UNMATCHED} {result.call_id!r} is not in the log is kept as user text"
             note(self.notes, "repaired", result.where, reason)
             self.entries[position] = Say(result.event, result.where, Message(role="user", content=result.content))
             return
