@@ -1,4 +1,4 @@
-"""What `leadline sessions check` says about one session: its size, in tokens too with a model, and what went missing."""
+"""What `leadline sessions check` says about one session: its size (with a model in tokens too) and what went missing."""
 
 from __future__ import annotations
 
