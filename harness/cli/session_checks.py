@@ -1,4 +1,4 @@
-"""What `leadline sessions check` says about one session: its size (with a model in tokens too) and what went missing."""
+"""What `leadline sessions check` says about one session: its size (with a model also in tokens), and its losses."""
 
 from __future__ import annotations
 
