@@ -28,7 +28,7 @@ class ClaudeCode:
 
     def sniff(self, value: object) -> bool:
         body = mapping(value)
-        kind = body.get("type")
+        kind = string(body.get("type"))
         if kind == "summary":
             return "leafUuid" in body
         linked = body.keys() & {"uuid", "sessionId", "session_id", "parentUuid"}
@@ -40,7 +40,7 @@ class ClaudeCode:
         for where, body in bodies:
             chains.setdefault(_agent(body), []).append((where, body))
         main = chains.pop("", [])
-        if not any(body.get("type") in _SPOKEN for _, body in main) and chains:
+        if not any(_speaks(body) for _, body in main) and chains:
             name, main = next(iter(chains.items()))  # a file of a sub-agent's own
             del chains[name]
         drafts = [self._draft(main, view, notes, "")]
@@ -63,6 +63,10 @@ def _agent(body: dict[str, Any]) -> str:
     if body.get("isSidechain") is True:
         return string(body.get("agentId")) or called or "sidechain"
     return called
+
+
+def _speaks(body: dict[str, Any]) -> bool:
+    return string(body.get("type")) in _SPOKEN
 
 
 def _is_boundary(body: dict[str, Any]) -> bool:
@@ -88,24 +92,22 @@ def _kept(lines: list[Line], notes: list[Note]) -> list[Line]:
     if not any(body.get("parentUuid") for _, body in lines):
         return [lines[n] for n in unique]
     path = _path(lines, number, notes)
-    responses = {mapping(lines[n][1].get("message")).get("id") for n in path if lines[n][1].get("type") == "assistant"}
+    responses = {_response(lines[n][1], "") for n in path if lines[n][1].get("type") == "assistant"} - {""}
     # Parallel calls hang their results on their own block, beside the way: what answers a kept turn is kept too.
-    turns = {n for n in unique if mapping(lines[n][1].get("message")).get("id") in responses - {None}} | path
+    turns = {n for n in unique if _response(lines[n][1], "") in responses} | path
     calls = {
         string(block.get("id")) for n in turns for block in _blocks(lines[n][1]) if block.get("type") == "tool_use"
     }
     answers = {n for n in unique if calls & {string(block.get("tool_use_id")) for block in _blocks(lines[n][1])}}
     kept = [n for n in unique if n in turns | answers]
-    left = sum(lines[n][1].get("type") in _SPOKEN for n in unique) - sum(
-        lines[n][1].get("type") in _SPOKEN for n in kept
-    )
+    left = sum(_speaks(lines[n][1]) for n in unique) - sum(_speaks(lines[n][1]) for n in kept)
     if left:
         note(notes, "info", "log", f"{left} line(s) of branches that were rewound are left out")
     return [lines[n] for n in kept]
 
 
 def _path(lines: list[Line], number: dict[str, int], notes: list[Note]) -> set[int]:
-    at: int | None = next((n for n in range(len(lines) - 1, -1, -1) if lines[n][1].get("type") in _SPOKEN), None)
+    at: int | None = next((n for n in range(len(lines) - 1, -1, -1) if _speaks(lines[n][1])), None)
     path: set[int] = set()
     while at is not None and at not in path:
         path.add(at)

@@ -28,7 +28,7 @@ class CodexRollout:
 
     def sniff(self, value: object) -> bool:
         body = mapping(value)
-        if body.get("type") in _ENVELOPES:
+        if string(body.get("type")) in _ENVELOPES:
             return isinstance(body.get("payload"), dict)
         return is_item(body) and body.get("type") != "reasoning"
 
@@ -38,7 +38,7 @@ class CodexRollout:
         for where, value in lines:
             body = mapping(value)
             payload = mapping(body.get("payload"))
-            kind = body.get("type")
+            kind = string(body.get("type"))
             if kind == "session_meta":
                 prompt = string(mapping(payload.get("base_instructions")).get("text"))
                 if prompt and not entries and not held:
@@ -52,7 +52,7 @@ class CodexRollout:
             elif kind not in _ENVELOPES and is_item(body):
                 held.append((where, body))
             elif kind not in _ENVELOPES and not (body.keys() & {"record_type", "instructions"}):
-                note(notes, "dropped", where, f"a line of type {kind!r:.40}")
+                note(notes, "dropped", where, f"a line of type {body.get('type')!r:.40}")
         entries += self._entries(held, len(entries), notes)
         log = Log(entries, notes, "v1")
         tools, complete = tool_schemas(None, "log", notes)

@@ -67,30 +67,28 @@ def chat_records(session: Session) -> Iterator[dict[str, Any]]:
         }
 
 
-def atif_documents(session: Session) -> list[Trajectory]:
-    """One ATIF trajectory for each segment; carried messages are marked as copied context."""
+def atif_documents(session: Session) -> list[dict[str, Any]]:
+    """One ATIF document for each segment, made by the `atif` package; carried messages are marked as copied context."""
     ids = [f"{session.id}-{number + 1}" for number in range(len(session.segments))]
-    return [
-        Trajectory(
+    documents = []
+    for number, segment in enumerate(session.segments):
+        own = {"session": session.id if len(ids) > 1 else "", "segment": number, "carried": segment.carried}
+        own |= {"source": session.source, "view": session.view, "tools_complete": session.tools_complete}
+        trajectory = Trajectory(
             schema_version=_VERSION,
             session_id=session.id,
             trajectory_id=ids[number],
-            agent=Agent(name=session.format, version="unknown", tool_definitions=list(session.tools) or None),
+            agent=Agent(name=session.format, version="unknown"),
             steps=_steps(segment),
             continued_trajectory_ref=ids[number + 1] if number + 1 < len(ids) else None,
-            extra={
-                "leadline": {
-                    "session": session.id if len(ids) > 1 else "",
-                    "segment": number,
-                    "carried": segment.carried,
-                    "source": session.source,
-                    "view": session.view,
-                    "tools_complete": session.tools_complete,
-                }
-            },
+            extra={"leadline": own},
         )
-        for number, segment in enumerate(session.segments)
-    ]
+        document = trajectory.to_json_dict()
+        if session.tools:
+            # Put in as recorded: the package would not write a schema that is nested more than 200 deep.
+            document["agent"]["tool_definitions"] = list(session.tools)
+        documents.append(document)
+    return documents
 
 
 def _write_chat(sessions: Iterable[Session], path: Path) -> int:
@@ -106,7 +104,7 @@ def _write_atif(sessions: Iterable[Session], folder: Path) -> int:
     folder.mkdir()
     used: set[str] = set()
     for session in sessions:
-        documents = [document.to_json_dict() for document in atif_documents(session)]
+        documents = atif_documents(session)
         # An id may hold anything a file name of the recording held; only harmless characters reach the disk.
         base = _UNSAFE.sub("_", session.id).strip(".")[:150] or "session"
         name, again = base, 1
@@ -149,9 +147,22 @@ def _steps(segment: Segment) -> list[Step]:
 
 def _call(call: Call) -> ToolCall:
     parsed = call.parsed()
+    if parsed is not None and _is_deep(parsed):
+        parsed = None
     written = None if parsed is None else json.dumps(parsed, ensure_ascii=False)
     extra = None if written == call.arguments else {"leadline": {"arguments": call.arguments}}
     return ToolCall(tool_call_id=call.id, function_name=call.name, arguments=parsed or {}, extra=extra)
+
+
+def _is_deep(value: object) -> bool:
+    """Whether a JSON value is nested deeper than the `atif` package writes."""
+    level: list[Any] = [value]
+    for _ in range(100):
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [inner for inner in level if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _add_result(step: Step, message: Message) -> None:

@@ -23,9 +23,9 @@ _CALLS = {"function_call", "custom_tool_call", "local_shell_call"}
 def is_item(value: object) -> bool:
     """Whether a JSON value looks like one item of a Responses input or output."""
     body = mapping(value)
-    kind = body.get("type")
+    kind = string(body.get("type"))
     if kind == "message":
-        return body.get("role") in _ROLES and "content" in body
+        return string(body.get("role")) in _ROLES and "content" in body
     return kind == "reasoning" or (kind in _CALLS | _OUTPUTS and ("call_id" in body or "id" in body))
 
 

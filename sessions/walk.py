@@ -83,7 +83,10 @@ class Walk:
                 yield from self._event_files(reader, folder, names, at)
         logs: list[Completion] = []
         for name in folder.names():
-            yield from self._file(folder, name, at, logs)
+            try:
+                yield from self._file(folder, name, at, logs)
+            except Exception as error:
+                yield _failed("file", folder.path(name), error)
         yield from self._completions(logs, folder, at)
         for name in sorted(folder.folders, key=natural):
             yield from self.folder(folder.folders.pop(name), _join(at, name))
