@@ -16,7 +16,7 @@ from leadline.attention import dense
 from leadline.kernels.attention import attend_selected
 from leadline.kernels.scan import dot
 from leadline.kernels.topk import select
-from leadline.scanners.base import Index, ReadPlan, Scanner, State
+from leadline.scanners.base import Delivery, Index, ReadPlan, Scanner, State
 from leadline.scanners.transfer import fetch
 
 _SCORES_AT_ONCE = 1 << 25  # positions of a teacher-forced pass are taken in groups that keep score tensors near 128 MiB
@@ -74,7 +74,8 @@ class ScanAttention:
             self._attend(layer, grouped[i : i + at_once], keys, values, visible[i : i + at_once], scaling)
             for i in range(0, positions, at_once)
         ]
-        return torch.cat(parts).permute(1, 2, 0, 3).flatten(0, 1).to(query.dtype)
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.permute(1, 2, 0, 3).flatten(0, 1).to(query.dtype)
 
     def _attend(
         self, layer: int, query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, scaling: float
@@ -90,34 +91,32 @@ class ScanAttention:
         mask = select(scores, visible, k=self.k, sink=self.sink, local=self.local)
         out, counts = attend_selected(query, keys, values, mask, scaling)
         if self.ledger is not None:
-            self._charge(layer, plan, index, delivery.nbytes, delivery.sector_bytes, counts, keys)
+            self._charge(layer, plan, index, delivery, counts, keys)
         return out
 
     def _charge(
-        self, layer: int, plan: ReadPlan, index: Index, nbytes: int, sectors: int, counts: Tensor, keys: Tensor
+        self, layer: int, plan: ReadPlan, index: Index, delivery: Delivery, counts: Tensor, keys: Tensor
     ) -> None:
         ledger = self.ledger
         assert ledger is not None
         heads, n, d = keys.shape
         size = keys.element_size()
-        bits = plan.bits_per_token(index)
-        planned_bits = float(bits.sum()) if isinstance(bits, Tensor) else heads * bits
-        union = int(counts.sum())
+        levels = {name: total(depth) for name, depth in plan.depth.items()}
+        bits = {name: count * float(index.bits(name)) for name, count in levels.items()}
+        planned_bits = sum(bits.values())
+        union = total(counts)
         ledger.calls += 1
         ledger.scans += 1
         ledger.planned += round(planned_bits * index.tokens / 8)
-        ledger.realised += nbytes
-        ledger.sectors += sectors
+        ledger.realised += delivery.nbytes
+        ledger.sectors += delivery.sector_bytes
         ledger.rows += union * 2 * d * size
         ledger.union += union
         ledger.tail += heads * (n - index.tokens) * d * size
         ledger.scanned_tokens += heads * index.tokens
-        scales = plan.depth.get("scales")
-        scale_bits = float(scales.sum()) * float(index.bits("scales")) if scales is not None else 0.0
-        active = plan.active
-        ledger.code_bits += (planned_bits - scale_bits) / heads
-        ledger.active_channels += float(active.sum()) / heads if active is not None else 0.0
-        ledger.layer_bytes[layer] = ledger.layer_bytes.get(layer, 0) + nbytes
+        ledger.code_bits += (planned_bits - bits.get("scales", 0.0)) / heads
+        ledger.active_channels += total(plan.active) / heads if plan.active is not None else 0.0
+        ledger.layer_bytes[layer] = ledger.layer_bytes.get(layer, 0) + delivery.nbytes
         ledger.layer_tokens[layer] = ledger.layer_tokens.get(layer, 0) + heads * index.tokens
 
     def _charge_dense(self, heads: int, n: int, d: int, size: int) -> None:
@@ -125,6 +124,11 @@ class ScanAttention:
             self.ledger.calls += 1
             self.ledger.rows += heads * n * 2 * d * size
             self.ledger.union += heads * n
+
+
+def total(counts: Tensor) -> int:
+    """The sum of an integer or bool tensor as a number."""
+    return int(counts.numpy().sum()) if counts.device.type == "cpu" else int(counts.sum())
 
 
 def tail_scores(query: Tensor, tail: Tensor, plan: ReadPlan, index: Index) -> Tensor:

@@ -35,6 +35,13 @@ def attend_selected(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, s
     if positions * int(counts.max()) > n:  # cheaper to read every row once than each position's union by itself
         logits = torch.where(mask, dot(query.to(torch.float32), keys.transpose(-1, -2)) * scaling, -torch.inf)
         return dot(torch.softmax(logits, dim=-1), values), counts
+    chosen = mask.sum(-1)
+    if positions == 1 and bool((chosen == chosen.flatten()[0]).all()):  # each head its own rows: no union to mask
+        head, index = torch.arange(keys.shape[0], device=keys.device).view(-1, 1, 1), mask.nonzero()[:, -1]
+        index = index.view(*mask.shape[1:3], -1)
+        own_keys, own_values = (rows[head, index].to(torch.float32) for rows in (keys, values))
+        logits = (query[0].to(torch.float32).unsqueeze(-2) @ own_keys.transpose(-1, -2)) * scaling  # [H, G, 1, k]
+        return (torch.softmax(logits, dim=-1) @ own_values).transpose(0, 2).transpose(1, 2), counts
     indices, counts = union_rows(mask)
     head = torch.arange(keys.shape[0], device=keys.device).view(1, -1, 1)
     some_keys = keys[head, indices].to(torch.float32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,10 +66,12 @@ def _byte_table(device: torch.device) -> Tensor:
 
 def unpack_bits(words: Tensor, block: int = BLOCK) -> Tensor:
     """Bits of int64 words `[..., m]` as fp32 0/1, `[..., block m]`, token i of a block from bit i."""
-    if words.stride(-1) != 1:  # .contiguous() would keep the odd stride of a dimension of length 1
-        words = words.clone(memory_format=torch.contiguous_format)
-    as_bytes = words.contiguous().view(torch.uint8)  # little endian: byte b holds bits 8b .. 8b+7
-    bits = torch.nn.functional.embedding(as_bytes.to(torch.int32), _byte_table(words.device)).flatten(-2)
+    # Little endian: byte b of a word holds its bits 8b .. 8b+7. A fresh copy: views of bytes need dense words.
+    as_bytes = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    if words.device.type == "cpu":
+        bits = torch.from_numpy(np.unpackbits(as_bytes.numpy(), axis=-1, bitorder="little")).to(torch.float32)
+    else:
+        bits = torch.nn.functional.embedding(as_bytes.to(torch.int32), _byte_table(words.device)).flatten(-2)
     return bits if block == BLOCK else bits.unflatten(-1, (-1, BLOCK))[..., :block].flatten(-2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leadline.kernels.planes import BLOCK, decode, decode_every_depth
+from leadline.kernels.planes import BLOCK, decode_every_depth, unpack_bits
 
 
 def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, block: int = BLOCK) -> Tensor:
@@ -18,13 +18,31 @@ def plane_scan(query: Tensor, planes: Tensor, scales: Tensor, depth: Tensor, blo
     batch = query.shape[:-3]
     maxima = scales.to(torch.float32)
     if depth.dim() == 2 or depth[..., 0, 0].numel() == 1:
-        return _scan(query, decode(planes, depth.reshape(depth.shape[-2:]), block), maxima, block)
+        return _scan_one_plan(query, planes, maxima, depth.reshape(depth.shape[-2:]), block)
     total = query.new_zeros(*batch, *query.shape[-3:-1], planes.shape[-1] * block)
     for t, values in enumerate(decode_every_depth(planes, block), 1):  # positions differ in depth, not in planes
         here = depth == t
         if bool(here.any()):
             total += _scan(query * here.unsqueeze(-2), values, maxima, block)
     return total
+
+
+def _scan_one_plan(query: Tensor, planes: Tensor, maxima: Tensor, depth: Tensor, block: int) -> Tensor:
+    """All positions read alike, depth `[H, c]`: plane weights and block maxima fold into the query, bits stay bits.
+
+    sum_j q_j a_j (sum_p 2^-p bit_p + 2^-t - 1): a product of `[positions G, c D]` by `[c D, block]` per block.
+    """
+    heads, channels, levels, words = planes.shape
+    level = torch.arange(levels, device=planes.device)
+    per_plane = torch.where(level < depth.unsqueeze(-1), torch.exp2(-level.to(torch.float32)), 0.0)  # [H, c, D]
+    offset = torch.where(depth > 0, torch.exp2(-depth.to(torch.float32)) - 1, 0.0)
+    rows = query.movedim(-3, 0).reshape(heads, 1, -1, channels)
+    scaled = rows * maxima.transpose(-1, -2).unsqueeze(-2)  # [H, m, positions G, c]
+    weights = (scaled.unsqueeze(-1) * per_plane.view(heads, 1, 1, channels, levels)).flatten(-2)
+    bits = unpack_bits(planes.permute(0, 3, 1, 2).flatten(-2).unsqueeze(-1), block)  # [H, m, c D, block]
+    scores = weights @ bits + scaled @ offset.view(heads, 1, channels, 1)
+    scores = scores.transpose(1, 2).reshape(heads, *query.shape[:-3], query.shape[-2], words * block)
+    return scores.movedim(0, -3)
 
 
 def _scan(query: Tensor, values: Tensor, maxima: Tensor, block: int) -> Tensor:
