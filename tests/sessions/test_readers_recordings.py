@@ -15,23 +15,27 @@ import pytest
 
 from leadline.sessions.directory import Discovery, discover
 from leadline.sessions.schema import Session, View
+from leadline.sessions.turns import UNMATCHED
 
-READ = {
-    "oh-v1-session-dir",
-    "oh-v0-trajectory",
-    "oh-v0-session-dir",
-    "oh-v0-llm-completions-dir",
-    "oh-v0-llm-completion-last",
-    "chat-openai-tools",
-    "chat-openai-tools-chained",
+# Sessions that are called something else than their row: told by content, these files are bare lists of messages.
+RENAMED = {
+    "mini-swe-agent-traj/fixture-github_issue-555dc0.gz": "chat-messages",
+    "mini-swe-agent-traj/fixture-github_issue-d12949.gz": "chat-messages",
+    "mini-swe-agent-traj/fixture-local-7d7f46.gz": "chat-messages",
 }
-# Indexed under the name of their data set; by content they are the same OpenAI-style records.
-ALSO_READ = {"chat-swegym-openhands": "chat-openai-tools"}
-AWKWARD_READ = {
-    "awkward/chat-tool-calls-only.json",
-    "awkward/v0-image-base64.json",
-    "awkward/v1-condensation-edges",
-    "awkward/v1-hole-and-orphan-observation",
+DEMONSTRATED = (
+    "sweagent-traj/gpt4__swe-bench-dev-easy_first_only__default__t-0.00__p-0.95__c-3.00__install-1-pydicom__p.traj.gz"
+)
+# Where the index counts other messages, by how many, and why that is right.
+OTHER_COUNTS = {
+    DEMONSTRATED: (1, "the demonstration, which the model saw"),
+    "atif/vsc-atifviz-sample.json.gz": (7, "six results of calls and one result of a system step"),
+    "oh-v0-eval-output/multi-swe-bench-ponyc-3records.jsonl.gz": (1, "instructions that a recall added"),
+}
+EXIT = (-1, "the closing exit entry, which no model saw")
+AWKWARD_COUNTS = {
+    "awkward/malformed-line.jsonl": [3, 0, 3],
+    "awkward/truncated-output.jsonl": [3],
 }
 
 
@@ -63,44 +67,100 @@ def by_file(found: Discovery, recordings: Path) -> dict[str, list[Session]]:
 
 
 @pytest.mark.parametrize("view", ["condensed", "full"])
-def test_every_session_loads_with_the_indexed_counts(
+def test_every_row_loads_with_the_indexed_counts(
     recordings: Path, index: dict[str, dict[str, str]], found: dict[str, Discovery], view: str
 ) -> None:
     files = by_file(found[view], recordings)
-    rows = {
-        name: row for name, row in index.items() if row["format"] in READ | ALSO_READ.keys() or name in AWKWARD_READ
-    }
-    assert rows.keys() == files.keys()
-    assert len(rows) >= 120
-    for name, row in rows.items():
-        session = files[name][-1]  # the index counts the last attempt of a directory
-        counted = sum(len(segment.messages) - segment.carried for segment in session.segments)
-        calls = sum(len(step.message.tool_calls) for step in session.steps)
-        indexed = (int(row["steps"]), int(row["messages"]), int(row["tool_calls"]))
-        assert (len(session.steps), counted, calls) == indexed, name
-        if name not in AWKWARD_READ:
-            assert session.format == ALSO_READ.get(row["format"], row["format"]), name
+    assert files.keys() == index.keys()
+    for name, row in index.items():
+        if name in AWKWARD_COUNTS:
+            continue
+        several = row["format"] == "oh-v0-eval-output"  # all records of a file are one row; else the last attempt is
+        sessions = files[name] if several else [s for s in files[name] if "#sub-" not in s.id][-1:]
+        counted = sum(len(segment.messages) - segment.carried for s in sessions for segment in s.segments)
+        steps = sum(len(session.steps) for session in sessions)
+        calls = sum(len(step.message.tool_calls) for session in sessions for step in session.steps)
+        exits = row["format"] == "mini-swe-agent-traj" and name not in RENAMED
+        more, _ = EXIT if exits else OTHER_COUNTS.get(name, (0, ""))
+        assert (steps, calls) == (int(row["steps"]), int(row["tool_calls"])), name
+        assert counted == int(row["messages"]) + more, name
+        if row["format"] != "awkward":
+            assert {session.format for session in files[name]} == {RENAMED.get(name, row["format"])}, name
+
+
+def test_table_of_formats(
+    recordings: Path, index: dict[str, dict[str, str]], found: dict[str, Discovery], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = by_file(found["condensed"], recordings)
+    rows: Counter[str] = Counter(row["format"] for row in index.values())
+    sessions: Counter[str] = Counter()
+    steps: Counter[str] = Counter()
+    for name, read in files.items():
+        sessions[index[name]["format"]] += len(read)
+        steps[index[name]["format"]] += sum(len(session.steps) for session in read)
+    with capsys.disabled():
+        print(f"\n{'format':28}{'files':>7}{'sessions':>10}{'steps':>7}")
+        for name in sorted(rows):
+            print(f"{name:28}{rows[name]:7}{sessions[name]:10}{steps[name]:7}")
+    assert len(rows) == 20
+    assert sum(rows.values()) == 199
+    assert all(sessions[name] >= rows[name] for name in rows)
+    assert sum(sessions.values()) == len(found["condensed"].sessions) == 205
 
 
 def test_the_two_attempts_of_one_directory_are_told_apart(recordings: Path, found: dict[str, Discovery]) -> None:
-    several = {
-        name: sessions for name, sessions in by_file(found["condensed"], recordings).items() if len(sessions) > 1
-    }
-    assert [(name, [len(session.steps) for session in sessions]) for name, sessions in several.items()] == [
-        ("oh-v0-llm-completions-dir/astropy__astropy-14096.tar.gz", [9, 12])
+    tries = [session for session in found["condensed"].sessions if session.attempts > 1]
+    assert [(s.id, s.attempt, s.attempts, len(s.steps)) for s in tries] == [
+        ("oh-v0-llm-completions-dir/astropy__astropy-14096#attempt-1", 1, 2, 9),
+        ("oh-v0-llm-completions-dir/astropy__astropy-14096#attempt-2", 2, 2, 12),
     ]
 
 
-def test_everything_else_is_listed_with_a_reason(
-    recordings: Path, index: dict[str, dict[str, str]], found: dict[str, Discovery]
-) -> None:
-    listed = {str(Path(item.path.split("#")[0]).relative_to(recordings)): item for item in found["condensed"].skipped}
-    rest = {name for name, row in index.items() if row["format"] not in READ | ALSO_READ.keys()} - AWKWARD_READ
-    assert listed.keys() == rest | {"INDEX.tsv", "README.md", "LICENSES.md"}
-    for name in rest:
-        assert listed[name].kind == "unsupported", name
-        assert listed[name].reason.endswith(("not a session leadline reads yet", "(JSON lines)")), name
-    assert not any("failed" in item.reason for item in listed.values())
+def test_only_broken_lines_and_the_index_are_no_sessions(recordings: Path, found: dict[str, Discovery]) -> None:
+    listed = {str(Path(item.path).relative_to(recordings)): item for item in found["condensed"].skipped}
+    lines = {
+        "awkward/malformed-line.jsonl#line-2": "not JSON",
+        "awkward/malformed-line.jsonl#line-5": "not a session: a JSON NoneType",
+        "awkward/malformed-line.jsonl#line-6": "JSON is cut off",
+        "awkward/truncated-output.jsonl#line-2": "JSON is cut off: Unterminated string",
+    }
+    assert listed.keys() == lines.keys() | {"INDEX.tsv", "README.md", "LICENSES.md"}
+    for name, reason in lines.items():
+        assert listed[name].kind == "broken"
+        assert listed[name].reason.startswith(reason)
+
+
+def test_awkward_recordings_do_what_is_expected(recordings: Path, found: dict[str, Discovery]) -> None:
+    read = by_file(found["condensed"], recordings)
+    full = by_file(found["full"], recordings)
+
+    def reasons(name: str, kind: str) -> list[str]:
+        return [note.reason for session in read[f"awkward/{name}"] for note in session.notes if note.kind == kind]
+
+    for name, steps in AWKWARD_COUNTS.items():
+        assert [len(session.steps) for session in read[name]] == steps
+    good = read["awkward/malformed-line.jsonl"]
+    assert [session.id.rsplit("#")[-1] for session in good] == ["line-1", "line-4", "line-7"]
+    assert good[1].segments[0].messages == ()
+    assert [len(session.steps) for session in read["awkward/v1-headless-json-with-noise.jsonl"]] == [6]
+    noise = [reason for reason in reasons("v1-headless-json-with-noise.jsonl", "info") if "no JSON" in reason]
+    assert noise == ["6 line(s) that are no JSON were skipped"]
+    (huge,) = read["awkward/v1-huge-observation.jsonl.gz"]
+    assert sum(len(message.content) for message in huge.segments[0].messages) < 60_000 < 312_923
+    (hole,) = read["awkward/v1-hole-and-orphan-observation"]
+    assert any(reason.startswith(UNMATCHED) for reason in reasons("v1-hole-and-orphan-observation", "repaired"))
+    assert len(hole.steps) == 6
+    (edges,) = read["awkward/v1-condensation-edges"]
+    assert any("clamped" in reason for reason in reasons("v1-condensation-edges", "repaired"))
+    assert len(edges.segments) > 1
+    assert [len(session.steps) for session in full["awkward/v1-condensation-edges"]] == [3]
+    (calls,) = read["awkward/chat-tool-calls-only.json"]
+    arguments = [call for step in calls.steps for call in step.message.tool_calls]
+    assert [call.parsed() is None for call in arguments].count(True) == 2, "an empty string and invalid JSON"
+    assert sum("not a JSON object" in reason for reason in reasons("chat-tool-calls-only.json", "info")) == 2
+    (images,) = read["awkward/v0-image-base64.json"]
+    assert len(reasons("v0-image-base64.json", "image")) >= 2
+    assert len(images.steps) == 2
 
 
 def test_no_tool_message_without_its_call_and_nothing_dropped(found: dict[str, Discovery]) -> None:
