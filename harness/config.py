@@ -68,7 +68,8 @@ def default_k(max_context: int) -> int:
 class RunSpec(BaseModel):
     """One run of `leadline replay`.
 
-    `k` counts sinks and local tokens too. `family` lists the declared comparisons as (scanner label, baseline label);
+    `k` counts sinks and local tokens too. `calibration_sha256` is filled in when
+    the calibration is loaded; given, it must be that file's. `family` lists the declared comparisons as (scanner label, baseline label);
     empty means the rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
     """
 
@@ -83,6 +84,7 @@ class RunSpec(BaseModel):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     rope: str | None = None
     calibration: str | None = None
+    calibration_sha256: str | None = None
     view: Literal["condensed", "full"] = "condensed"
     max_context: int = Field(default=8192, ge=256)
     k: int | None = Field(default=None, ge=1)
@@ -120,8 +122,8 @@ class RunSpec(BaseModel):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """The part that identifies a run: all but sessions, scanners and limit, with k resolved."""
-        values = self.model_dump(mode="json", exclude={"sessions", "scanners", "limit"})
+        """The part that identifies a run: all but sessions, scanners, limit and the calibration's path."""
+        values = self.model_dump(mode="json", exclude={"sessions", "scanners", "limit", "calibration"})
         values["k"] = self.selected
         return values
 

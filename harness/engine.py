@@ -21,7 +21,7 @@ from leadline.branch import Decoded, decode, teacher_force
 from leadline.config import RunSpec
 from leadline.contenders import Contender
 from leadline.database import Results
-from leadline.errors import LeadlineError
+from leadline.errors import MachineError
 from leadline.judging import Spoken, judge, judge_forced, price, spoken
 from leadline.model import LoadedModel
 from leadline.progress import Progress
@@ -91,7 +91,9 @@ class Replay:
                     break
                 try:
                     self._session(session)
-                except (LeadlineError, ValueError, RuntimeError, MemoryError) as error:
+                except MachineError:
+                    raise
+                except Exception as error:  # one bad session never loses the directory
                     self._fail(session, None, f"{type(error).__name__}: {error}")
         return self.outcome
 
@@ -199,7 +201,9 @@ class _Point:
                 )
                 replay.results.save(replay.run, record)
                 replay.outcome.written += 1
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, AssertionError) as error:
+            except MachineError:
+                raise
+            except Exception as error:  # a scanner may be anybody's: its failure costs its own branch
                 if contender.record.role != "scanner":
                     raise
                 reason = f"{contender.record.label}: {type(error).__name__}: {error}"

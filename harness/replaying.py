@@ -40,6 +40,7 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
     if not any(discovery.sessions for discovery in found):
         raise UsageError(_no_sessions(spec, found))
     calibration = find_calibration(spec)
+    spec = spec.model_copy(update={"calibration_sha256": calibration.sha256 if calibration else None})
     with Results.open(database, create=True) as results:
         model = load_model(spec.model, device=spec.device, dtype=spec.dtype, rope=spec.rope)
         renderer = Renderer(model.tokenizer)
@@ -68,7 +69,19 @@ def find_calibration(spec: RunSpec) -> Calibration | None:
     """
     needing = needing_calibration(spec)
     if spec.calibration is not None:
-        return load(Path(spec.calibration))
+        found = load(Path(spec.calibration))
+        if spec.calibration_sha256 not in (None, found.sha256):
+            raise UsageError(
+                explain(
+                    "the calibration is not the one the run was made with",
+                    file=spec.calibration,
+                    field="sha256",
+                    found=found.sha256,
+                    expected=spec.calibration_sha256,
+                    do="put the old file back, or start a new run with `leadline replay`",
+                )
+            )
+        return found
     if not needing:
         return None
     if spec.model == EMBEDDED:

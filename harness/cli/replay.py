@@ -57,9 +57,9 @@ def replay(
     is missing.
     """
     flags = {
-        "sessions": tuple(str(path) for path in sessions) if sessions else None,
+        "sessions": tuple(str(path.resolve()) for path in sessions) if sessions else None,
         "scanners": tuple(scanner) if scanner else None,
-        "calibration": str(calibration) if calibration else None,
+        "calibration": str(calibration.resolve()) if calibration else None,
         "model": model,
         "view": view,
         "max_context": max_context,

@@ -227,6 +227,20 @@ def test_nan_scores_are_an_error_not_a_selection(place: Path, loaded: LoadedMode
     assert outcome.failed == 4
 
 
+def test_a_calibration_is_known_by_its_content(
+    database: Path, place: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved.safetensors"
+    moved.write_bytes((place / "calibration.safetensors").read_bytes())
+    run, outcome = tiny_replay.run(wanted(place, calibration=str(moved)), database, loaded)
+    assert (run, outcome.written) == (1, 0)
+    with Results.open(database, read_only=True) as results:
+        stored = results.spec(run)
+    tiny_replay.write_calibration(moved, tiny_replay.model(seed=5))
+    with pytest.raises(UsageError, match="not the one the run was made with"):
+        tiny_replay.run(stored.model_copy(update={"calibration": str(moved)}), database, loaded)
+
+
 def test_a_calibration_of_another_model_is_refused(place: Path, tmp_path: Path) -> None:
     other = tiny_replay.model(seed=1)
     with pytest.raises(UsageError, match="another model"):
