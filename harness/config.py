@@ -68,9 +68,9 @@ def default_k(max_context: int) -> int:
 class RunSpec(BaseModel):
     """One run of `leadline replay`.
 
-    `k` counts sinks and local tokens too. `calibration_sha256` is filled in when
-    the calibration is loaded; given, it must be that file's. `family` lists the declared comparisons as (scanner label, baseline label);
-    empty means the rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
+    `k` counts sinks and local tokens too. `calibration_sha256` is filled in when the calibration is loaded; given, it
+    must be that file's. `family` lists the declared comparisons as (scanner label, baseline label); empty means the
+    rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

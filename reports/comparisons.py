@@ -14,7 +14,7 @@ from leadline.config import RunSpec, declared_pairs
 from leadline.database import Results
 from leadline.reports import query, stats
 from leadline.reports.query import METRICS, Metric
-from leadline.reports.rows import ScannerLine
+from leadline.reports.rows import PairedUnit, ScannerLine
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Comparison:
 
     `p` is the sign-flip test's; `holm_p` is None outside the declared family; `dropped` counts steps that only one of
     the two has. `tost_p` and `units_needed` (units at which the margin would be detectable) belong to metrics that have
-    a margin.
+    a margin. `units` holds the paired values themselves.
     """
 
     metric: str
@@ -38,6 +38,7 @@ class Comparison:
     tost_p: float | None
     units_needed: int | None
     verdict: stats.Verdict
+    units: tuple[PairedUnit, ...]
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,11 @@ def _in_metric(
             values, against = [unit.value for unit in rows], [unit.baseline for unit in rows]
             difference = stats.paired(values, against, higher_is_better=better)
             if difference is not None:
-                made.append((scanner, baseline, is_declared, sum(unit.steps for unit in rows), difference))
+                made.append((scanner, baseline, is_declared, tuple(rows), difference))
     adjusted = iter(stats.holm([d.flip.p for _, _, is_declared, _, d in made if is_declared], family))
     found = []
-    for scanner, baseline, is_declared, shared, difference in made:
+    for scanner, baseline, is_declared, shared_units, difference in made:
+        shared = sum(unit.steps for unit in shared_units)
         holm_p = next(adjusted) if is_declared else None
         p, sd = difference.flip.p, difference.sd
         verdict = stats.verdict(difference, p if holm_p is None else holm_p, margin, higher_is_better=better)
@@ -128,6 +130,7 @@ def _in_metric(
                 tost_p=None if margin is None else stats.tost_p(difference, margin),
                 units_needed=None if margin is None or sd is None else stats.units_needed(sd, margin),
                 verdict=verdict,
+                units=shared_units,
             )
         )
     return found

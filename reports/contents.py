@@ -10,7 +10,8 @@ from leadline.config import RunSpec
 from leadline.database import Results, RunSummary
 from leadline.errors import UsageError, explain
 from leadline.records import ModelRecord
-from leadline.reports import query
+from leadline.reports import query, steps
+from leadline.reports.checks import Check, check
 from leadline.reports.comparisons import Comparisons, compare
 from leadline.reports.rows import (
     BranchText,
@@ -24,6 +25,9 @@ from leadline.reports.rows import (
     Survival,
 )
 from leadline.reports.stats import Mean, mean_interval
+from leadline.reports.stats_checks import noise_floor
+from leadline.reports.steps import Layer, Stage, StepFigures
+from leadline.reports.stored_tables import StoredTable, stored_tables
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,11 @@ class Contents:
     session_agreement: tuple[SessionAgreement, ...]
     exclusions: tuple[ExcludedItem, ...]
     texts: tuple[BranchText, ...]
+    steps: tuple[StepFigures, ...]
+    checks: tuple[Check, ...]
+    stages: tuple[Stage, ...]
+    layers: tuple[Layer, ...]
+    stored: tuple[StoredTable, ...]
 
     @property
     def branch_points(self) -> int:
@@ -119,6 +128,9 @@ def _gather(results: Results, run: int | None) -> Contents:
     for line in lines:
         own = [unit for unit in units if unit.scanner == line.sha256]
         figures.append(_figures(line, own, costs.get(line.sha256), survivals.get(line.sha256)))
+    found = tuple(steps.steps(results, summary.id))
+    comparisons = compare(results, summary.id, spec, lines)
+    floor = noise_floor(next((f.agreement for f in figures if f.line.role == "noise-floor"), None))
     return Contents(
         database=Path(results.path).name,
         run=summary,
@@ -126,11 +138,16 @@ def _gather(results: Results, run: int | None) -> Contents:
         model=results.model(summary.id),
         invocations=tuple(query.invocations(results, summary.id)),
         scanners=tuple(figures),
-        comparisons=compare(results, summary.id, spec, lines),
+        comparisons=comparisons,
         sessions=tuple(query.sessions(results, summary.id)),
         session_agreement=tuple(query.session_agreement(results, summary.id)),
         exclusions=tuple(query.exclusions(results, summary.id)),
         texts=tuple(query.texts(results, summary.id)),
+        steps=found,
+        checks=tuple(check(each, found, lines, floor) for each in comparisons.of(query.METRICS[0])),
+        stages=tuple(steps.stages(results, summary.id)),
+        layers=tuple(steps.layers(results, summary.id)),
+        stored=tuple(stored_tables(results, summary.id)),
     )
 
 

@@ -1,41 +1,34 @@
-"""The agreement-against-bits plot, as inline SVG that a page with a strict content policy can show.
-
-matplotlib writes style attributes, namespaces and metadata; here they become plain presentation attributes, so that the
-page needs neither inline styles nor any address, and colours become variables of the page (light and dark).
-"""
+"""The agreement-against-cost plots: bits per token, and GPU milliseconds where they were measured."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import matplotlib
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
-from leadline.reports.contents import Contents
+from leadline.reports.contents import Contents, ScannerFigures
+from leadline.reports.stats_ratios import quartiles
+from leadline.reports.svg import ACCENT, BASE, INK, MUTED, draw, plain_axes
 from leadline.reports.words import number, visible
 
-# Stand-ins that matplotlib draws with, and the page's variables that replace them.
-INK, MUTED, ACCENT, BASE = "#010101", "#020202", "#030303", "#040404"
-VARIABLES = {INK: "var(--ink)", MUTED: "var(--muted)", ACCENT: "var(--accent)", BASE: "var(--base)"}
 TICKS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One scanner: bits per token, mean agreement, and its 95% interval where there is one."""
+    """One scanner: its cost (with a range where it has one), mean agreement, and the 95% interval where there is one."""
 
     label: str
-    bits: float
+    cost: float
     agreement: float
     low: float | None
     high: float | None
     baseline: bool
+    range: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,68 +40,94 @@ class Level:
 
 
 def pareto(contents: Contents) -> str | None:
-    """The plot of every scanner with results as SVG text; None where there are none."""
+    """Agreement against bits per token for every scanner with results, as SVG; None where there are none."""
+    points, levels = _points(contents, lambda figures: figures.cost and figures.cost.bits_per_token, {"scanner"})
+    if not points:
+        return None
+    return plot(points, levels, "pareto", "bits per token, per KV head per layer", _bits_axis)
+
+
+def pareto_gpu(contents: Contents) -> str | None:
+    """Agreement against GPU milliseconds per decoded token; None where no scanner was timed on a GPU."""
+    points, levels = _points(contents, lambda figures: figures.cost and figures.cost.gpu_ms, {"scanner", "dense"})
+    if not points:
+        return None
+    return plot(points, levels, "pareto-gpu", "GPU ms per decoded token; bars: quartiles over steps", _time_axis)
+
+
+def _points(
+    contents: Contents, cost: Callable[[ScannerFigures], float | None], placed: set[str]
+) -> tuple[list[Point], list[Level]]:
     points, levels = [], []
     for figures in contents.scanners:
-        mean, cost, line = figures.agreement, figures.cost, figures.line
-        if mean is None or cost is None or line.role == "reference":
+        mean, line, x = figures.agreement, figures.line, cost(figures)
+        if mean is None or line.role == "reference":
             continue
-        if line.role == "scanner":
-            is_baseline = line.label == contents.spec.baseline
-            points.append(Point(visible(line.shown), cost.bits_per_token, mean.mean, mean.low, mean.high, is_baseline))
+        if line.role in placed:
+            if x is None:
+                continue
+            times = quartiles([row.gpu_ms for row in contents.steps if row.scanner == line.sha256 and row.gpu_ms])
+            around = (times.low, times.high) if times and placed != {"scanner"} else None
+            baseline = line.label == contents.spec.baseline
+            points.append(Point(visible(line.shown), x, mean.mean, mean.low, mean.high, baseline, around))
         else:
             name = "noise floor" if line.role == "noise-floor" else visible(line.shown)
             levels.append(Level(f"{name} {number(mean.mean, 2)}", mean.mean))
-    return plot(points, levels) if points else None
+    return points, levels
 
 
-def plot(points: Sequence[Point], levels: Sequence[Level]) -> str:
-    """Agreement against bits per token with interval bars, the frontier, and a label beside every point."""
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "leadline", "font.size": 10}):
-        figure = Figure(figsize=(8.4, 5.2), dpi=100, layout="constrained")
-        canvas = FigureCanvasAgg(figure)
+def plot(
+    points: Sequence[Point], levels: Sequence[Level], name: str, unit: str, scale: Callable[[Any, float], None]
+) -> str:
+    """Agreement against a cost with interval bars, the frontier, and a label beside every point."""
+
+    def paint(figure: Figure, canvas: Any) -> None:
         axes = figure.add_subplot()
+        scale(axes, max(max((point.cost, *(point.range or ()))) for point in points))
+        axes.set_xlabel(unit, color=INK)
         _frame(axes, points, levels)
         for point in points:
             colour = BASE if point.baseline else ACCENT
             if point.low is not None and point.high is not None:
-                axes.plot([point.bits] * 2, [point.low, point.high], color=colour, linewidth=1.2, alpha=0.55)
-            axes.plot([point.bits], [point.agreement], "s" if point.baseline else "o", color=colour, markersize=6)
+                axes.plot([point.cost] * 2, [point.low, point.high], color=colour, linewidth=1.2, alpha=0.55)
+            if point.range is not None:
+                axes.plot(point.range, [point.agreement] * 2, color=colour, linewidth=1.2, alpha=0.55)
+            axes.plot([point.cost], [point.agreement], "s" if point.baseline else "o", color=colour, markersize=6)
         frontier = _frontier(points)
-        axes.step([p.bits for p in frontier], [p.agreement for p in frontier], where="post", color=MUTED, linewidth=1)
+        axes.step([p.cost for p in frontier], [p.agreement for p in frontier], where="post", color=MUTED, linewidth=1)
         canvas.draw()
         _label(axes, canvas.get_renderer(), points, levels)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", transparent=True)
-    return page_svg(out.getvalue(), "Agreement with exact top-k against bits per token")
+
+    return draw(name, f"Agreement with exact top-k against {unit.split(',')[0].split(';')[0]}", (8.4, 5.2), paint)
 
 
-def _frame(axes: Any, points: Sequence[Point], levels: Sequence[Level]) -> None:
+def _bits_axis(axes: Any, most: float) -> None:
     axes.set_xscale("symlog", base=2, linthresh=16, linscale=1)
-    most = max([point.bits for point in points])
     ticks = [tick for tick in TICKS if tick <= most * 1.5] or [0, 8]
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
     axes.set_xlim(-2, max(most * 1.9, 24))
+
+
+def _time_axis(axes: Any, most: float) -> None:
+    axes.set_xlim(0, most * 1.15)
+
+
+def _frame(axes: Any, points: Sequence[Point], levels: Sequence[Level]) -> None:
     seen = [p.agreement for p in points] + [p.low for p in points if p.low is not None]
     lowest = min([*seen, *(level.agreement for level in levels)])
     axes.set_ylim(max(-0.02, min(lowest - 0.06, 0.9)), 1.0 + 0.12 * (1.02 - max(0.0, min(lowest - 0.06, 0.9))))
-    axes.set_xlabel("bits per token, per KV head per layer", color=INK)
     axes.set_ylabel("step agreement with exact top-k", color=INK)
-    axes.tick_params(colors=INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(MUTED)
+    plain_axes(axes)
     axes.axhline(1.0, color=MUTED, linewidth=0.8)
     for level in levels:
         axes.axhline(level.agreement, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
 
 
 def _frontier(points: Sequence[Point]) -> list[Point]:
-    """The points that no other point beats on both axes, by rising bits."""
+    """The points that no other point beats on both axes, by rising cost."""
     frontier: list[Point] = []
-    for point in sorted(points, key=lambda p: (p.bits, -p.agreement)):
+    for point in sorted(points, key=lambda p: (p.cost, -p.agreement)):
         if not frontier or point.agreement > frontier[-1].agreement:
             frontier.append(point)
     return frontier
@@ -117,7 +136,7 @@ def _frontier(points: Sequence[Point]) -> list[Point]:
 def _label(axes: Any, renderer: Any, points: Sequence[Point], levels: Sequence[Level]) -> None:
     """Place each label at the offset that covers the least of markers, bars and labels placed before."""
     to_pixels = axes.transData.transform
-    boxed = matplotlib.transforms.Bbox.from_extents
+    boxed = Bbox.from_extents
     left, right = axes.get_xlim()
     lines = [Level("exact top-k 1.00", 1.0), *levels]
     taken: list[Any] = []
@@ -139,13 +158,13 @@ def _label(axes: Any, renderer: Any, points: Sequence[Point], levels: Sequence[L
         taken.append(box)
     frontier = _frontier(points)
     for here, there in pairwise(frontier):
-        (x0, y0), (x1, y1) = to_pixels((here.bits, here.agreement)), to_pixels((there.bits, there.agreement))
+        (x0, y0), (x1, y1) = to_pixels((here.cost, here.agreement)), to_pixels((there.cost, there.agreement))
         taken += [boxed(x0, y0 - 1, x1, y0 + 1), boxed(x1 - 1, y0, x1 + 1, y1)]
     for point in points:
-        x, y = to_pixels((point.bits, point.agreement))
+        x, y = to_pixels((point.cost, point.agreement))
         taken.append(boxed(x - 5, y - 5, x + 5, y + 5))
         if point.low is not None and point.high is not None:
-            (_, bottom), (_, top) = to_pixels((point.bits, point.low)), to_pixels((point.bits, point.high))
+            (_, bottom), (_, top) = to_pixels((point.cost, point.low)), to_pixels((point.cost, point.high))
             taken.append(boxed(x - 1, bottom, x + 1, top))
     frame = axes.get_window_extent(renderer)
     for point in sorted(points, key=lambda each: -each.agreement):
@@ -153,7 +172,7 @@ def _label(axes: Any, renderer: Any, points: Sequence[Point], levels: Sequence[L
         for offset, align in _offsets():
             text = axes.annotate(
                 point.label,
-                (point.bits, point.agreement),
+                (point.cost, point.agreement),
                 offset,
                 textcoords="offset points",
                 parse_math=False,
@@ -176,7 +195,7 @@ def _label(axes: Any, renderer: Any, points: Sequence[Point], levels: Sequence[L
         _, offset, align, box = best
         far = abs(offset[1]) > 14
         axes.annotate(
-            point.label, (point.bits, point.agreement), offset, textcoords="offset points",
+            point.label, (point.cost, point.agreement), offset, textcoords="offset points",
             parse_math=False, va="center", ha=align, color=INK, fontsize=9,
             arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6} if far else None,
         )  # fmt: skip
@@ -194,28 +213,3 @@ def _overlap(a: Any, b: Any) -> float:
     width = min(a.x1, b.x1) - max(a.x0, b.x0)
     height = min(a.y1, b.y1) - max(a.y0, b.y0)
     return float(width * height) if width > 0 and height > 0 else 0.0
-
-
-def page_svg(svg: str, title: str) -> str:
-    """matplotlib's SVG as an element of a page: no style attribute, no namespace, no metadata, the page's colours."""
-    svg = svg[svg.index("<svg") :]
-    for pattern in (r"<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<!--.*?-->", r' xmlns(:\w+)?="[^"]*"'):
-        svg = re.sub(pattern, "", svg, flags=re.DOTALL)
-    svg = svg.replace("xlink:href=", "href=")
-    svg = re.sub(r'\s+style="([^"]*)"', lambda match: _attributes(match[1]), svg)
-    svg = re.sub(r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{title}">', svg)
-    for stand_in, variable in VARIABLES.items():
-        svg = svg.replace(stand_in, variable)
-    return svg
-
-
-def _attributes(style: str) -> str:
-    found = []
-    for declaration in filter(str.strip, style.split(";")):
-        name, _, value = (part.strip() for part in declaration.partition(":"))
-        if name == "font":  # the shorthand is no presentation attribute; the page sets the family
-            size = re.search(r"[\d.]+px", value)
-            name, value = "font-size", size[0] if size else "10px"
-        if name != "font-family":
-            found.append(f' {name}="{value}"')
-    return "".join(found)
