@@ -24,7 +24,7 @@ from .schema import ToolCall as Call
 
 Target = Literal["atif", "chat"]
 _VERSION = "ATIF-v1.8"
-_UNSAFE = re.compile(r"[^\w.~+-]+")
+_UNSAFE = re.compile(r"[^\w.~+-]+", re.ASCII)
 
 
 def write_sessions(sessions: Iterable[Session], target: Target, out: Path) -> int:
@@ -146,11 +146,15 @@ def _steps(segment: Segment) -> list[Step]:
 
 
 def _call(call: Call) -> ToolCall:
-    parsed = call.parsed()
-    if parsed is not None and _is_deep(parsed):
+    parsed, written = call.parsed(), None
+    try:
+        # Neither NaN nor deep nesting is for ATIF; such arguments are kept as their recorded text alone.
+        parsed = None if parsed is None or _is_deep(parsed) else parsed
+        written = json.dumps(parsed, ensure_ascii=False, allow_nan=False)
+    except ValueError:
         parsed = None
-    written = None if parsed is None else json.dumps(parsed, ensure_ascii=False)
-    extra = None if written == call.arguments else {"leadline": {"arguments": call.arguments}}
+    exact = parsed is not None and written == call.arguments
+    extra = None if exact else {"leadline": {"arguments": call.arguments}}
     return ToolCall(tool_call_id=call.id, function_name=call.name, arguments=parsed or {}, extra=extra)
 
 

@@ -26,7 +26,7 @@ MAX_ARCHIVE_BYTES = 1024 * 2**20
 MAX_ARCHIVE_MEMBERS = 200_000
 MAX_DEPTH = 64  # folders inside folders; deeper ones are listed, not walked
 
-_RATIO = 200  # a streamed gzip file may decompress to this many times its size; text reaches 30, bombs 1000
+RATIO = 200  # a streamed gzip file may decompress to this many times its size; text reaches 30, bombs 1000
 _GZIP = b"\x1f\x8b"
 _BINARY = (b"PK\x03\x04", b"PK\x05\x06", b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")  # zip, Parquet, Arrow
 _LONE_SURROGATE = re.compile(
@@ -84,19 +84,17 @@ def stream_lines(path: Path) -> Iterator[tuple[int, bytes | UnreadableError]]:
         packed = raw.read(2) == _GZIP
         raw.seek(0)
         stream: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
-        room = max(MAX_FILE_BYTES, _RATIO * path.stat().st_size)
+        room = max(MAX_FILE_BYTES, RATIO * path.stat().st_size)
         number = 0
         while True:
             number += 1
             try:
                 line = stream.readline(MAX_LINE_BYTES + 1)
                 room -= len(line)
-                if len(line) > MAX_LINE_BYTES:
-                    while line and not line.endswith(b"\n") and (not packed or room > 0):
-                        line = stream.readline(2**20)
-                        room -= len(line)
-                    yield number, UnreadableError(f"the line has more than {MAX_LINE_BYTES} bytes")
-                    continue
+                too_long = len(line) > MAX_LINE_BYTES
+                while too_long and line and not line.endswith(b"\n") and (not packed or room >= 0):
+                    line = stream.readline(2**20)
+                    room -= len(line)
             except EOFError:
                 yield number, UnreadableError("truncated gzip: the file ends before its data does")
                 return
@@ -104,11 +102,13 @@ def stream_lines(path: Path) -> Iterator[tuple[int, bytes | UnreadableError]]:
                 yield number, UnreadableError(f"broken gzip: {error}")
                 return
             if packed and room < 0:
-                yield number, UnreadableError(f"decompresses to more than {_RATIO} times its size; not read further")
+                yield number, UnreadableError(f"decompresses to more than {RATIO} times its size; not read further")
                 return
-            if not line:
+            if too_long:
+                yield number, UnreadableError(f"the line has more than {MAX_LINE_BYTES} bytes")
+            elif not line:
                 return
-            if line.strip():
+            elif line.strip():
                 yield number, line
 
 
