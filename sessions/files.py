@@ -158,7 +158,8 @@ def decode_text(text: str, where: str, notes: list[Note]) -> object:
     """`decode_json` of text. Lone surrogates, which no tokenizer takes, become U+FFFD and are noted."""
     try:
         value: object = json.loads(text)
-        if _LONE_SURROGATE.search(text):
+        # The plain search comes first: most texts hold no surrogate, and the pattern is slow.
+        if ("\\ud" in text or "\\uD" in text) and _LONE_SURROGATE.search(text):
             dumped = json.dumps(value, ensure_ascii=False)
             mended = re.sub("[\ud800-\udfff]", "\ufffd", dumped)
             if mended != dumped:

@@ -1,4 +1,4 @@
-"""`leadline sessions list|show|check|convert`: tables, JSON, exit codes, and text that must not reach a terminal raw."""
+"""`leadline sessions list|show|check|convert`: tables, JSON, exit codes, and no raw control text on a terminal."""
 
 from __future__ import annotations
 
