@@ -29,9 +29,8 @@ MAX_DEPTH = 64  # folders inside folders; deeper ones are listed, not walked
 RATIO = 200  # a streamed gzip file may decompress to this many times its size; text reaches 30, bombs 1000
 _GZIP = b"\x1f\x8b"
 _BINARY = (b"PK\x03\x04", b"PK\x05\x06", b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")  # zip, Parquet, Arrow
-_LONE_SURROGATE = re.compile(
-    r"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
+_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 class UnreadableError(Exception):
@@ -158,8 +157,8 @@ def decode_text(text: str, where: str, notes: list[Note]) -> object:
     """`decode_json` of text. Lone surrogates, which no tokenizer takes, become U+FFFD and are noted."""
     try:
         value: object = json.loads(text)
-        # The plain search comes first: most texts hold no surrogate, and the pattern is slow.
-        if ("\\ud" in text or "\\uD" in text) and _LONE_SURROGATE.search(text):
+        # Plain searches come first: most texts hold no surrogate, and most surrogates stand in pairs.
+        if ("\\ud" in text or "\\uD" in text) and _SURROGATE.search(_PAIR.sub(" ", text)):
             dumped = json.dumps(value, ensure_ascii=False)
             mended = re.sub("[\ud800-\udfff]", "\ufffd", dumped)
             if mended != dumped:
