@@ -33,11 +33,15 @@ def file_rows(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     """Every row of a Parquet or Arrow file; raises `UnreadableError` with the reason where one cannot be read."""
     import datasets
 
+    loud = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it would print what is raised, too
     try:
         rows = datasets.load_dataset(kind, data_files=str(path), split="train", streaming=True)
         yield from rows
     except Exception as error:  # the library raises whatever its parts raise
         raise UnreadableError(f"broken {kind} file: {_reason(error)}") from None
+    finally:
+        datasets.logging.set_verbosity(loud)
 
 
 def hub_rows(reference: str) -> Iterator[dict[str, Any]]:

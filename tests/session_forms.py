@@ -8,6 +8,8 @@ import json
 import zipfile
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from session_logs import (
     SCHEMA,
     call,
@@ -174,6 +176,12 @@ def zipped(members: Files) -> bytes:
     return stream.getvalue()
 
 
+def parquet(*rows: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows)), stream)
+    return stream.getvalue()
+
+
 def every_form() -> dict[str, Files]:
     """Every form; each holds one session (of one or more steps) that loads without a loss."""
     record = {"instance_id": "i", "instruction": "Do it.", "metadata": {}, "error": None}
@@ -198,6 +206,7 @@ def every_form() -> dict[str, Files]:
         "oh-v0-resolver-output": {"output.jsonl": lines([{"issue": {"number": 1}, "history": RESOLVER}])},
         "oh-v0-llm-completions-dir": {f"d/m-{n}.json": dump(completion(chat(n), says(n), float(n))) for n in range(3)},
         "chat-openai-tools": {"c.json": dump({"messages": chat(2), "tools": [SCHEMA]})},
+        "chat-openai-tools in a table": {"train.parquet": parquet({"messages": json.dumps(chat(2)), "resolved": 1})},
         "chat-swegym-openhands": {
             "c.json": dump({"run_id": "r", "resolved": True, "messages": chat(2), "tools": [SCHEMA]})
         },
