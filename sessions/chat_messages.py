@@ -29,6 +29,9 @@ def segment(messages: list[Any], notes: list[Note]) -> Segment:
 
 def entries(messages: list[Any], notes: list[Note]) -> Iterator[Entry]:
     """Every message as a log entry; one that cannot be read is noted and left out."""
+    hidden = sum(bool(mapping(recorded).get("reasoning_content")) for recorded in messages)
+    if hidden:
+        note(notes, "info", "log", f"the reasoning recorded with {hidden} turn(s) is not part of the messages")
     for number, recorded in enumerate(messages):
         where = f"message {number}"
         body = mapping(recorded)

@@ -77,3 +77,10 @@ def test_converted_and_read_back(tmp_path: Path, target: str, view: View) -> Non
     assert not [item for item in after.skipped if isinstance(item, Skipped)]
     assert sorted(session.sha256 for session in after.sessions) == sorted(session.sha256 for session in before)
     assert {session.source for session in after.sessions} == {session.source for session in before}
+
+
+def test_every_format_is_documented() -> None:
+    page = Path(__file__).parents[2] / "docs" / "session-formats.md"
+    names = {name.split(" ")[0] for name in FORMS} | {"chat-openai-tools-chained", "oh-v1-llm-completions-dir"}
+    text = page.read_text(encoding="utf-8")
+    assert not [name for name in names if f"`{name}`" not in text]
