@@ -13,11 +13,12 @@ from pathlib import Path
 from leadline.errors import UsageError, explain
 
 from .folders import Folder, disk_folder
+from .found import Found, Skipped
 from .redaction import Redactor
 from .schema import Note, Session, View
 from .source import task_source
 from .tables import HUB, Filters, hub_rows
-from .walk import Found, Skipped, Walk, stem
+from .walk import Walk, stem
 
 __all__ = ["Discovery", "Skipped", "discover", "iter_sessions"]
 

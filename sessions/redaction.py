@@ -16,7 +16,7 @@ from .formats import Draft
 from .schema import Message, Note, Segment
 
 if TYPE_CHECKING:
-    from .walk import Skipped
+    from .found import Skipped
 
 _BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _KEYS = re.compile(

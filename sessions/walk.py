@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from . import files
 from .archives import is_archive, open_archive
@@ -19,8 +18,9 @@ from .documents import DOCUMENT_READERS
 from .event_folder import EventFolderReader, V0SessionDirectory, V1SessionDirectory
 from .files import UnreadableError, decode_text, decode_utf8
 from .folders import Folder, natural
-from .formats import Draft, joined, stranger, unsupported
-from .line_logs import LINE_READERS, LineReader
+from .formats import stranger, unsupported
+from .found import Found, Skipped, failed, left_out
+from .line_files import Line, Reader, lines_reader, read_log, read_records
 from .schema import Note, View
 from .shape import mapping
 from .tables import Filters, file_rows, keeps, table_kind
@@ -28,35 +28,11 @@ from .tables import Filters, file_rows, keeps, table_kind
 FOLDER_READERS: tuple[EventFolderReader, ...] = (V1SessionDirectory(), V0SessionDirectory())
 _EVENT_FOLDERS: tuple[tuple[str, ...], ...] = (("events",), ("event_service", "events"), ())
 _SUFFIX = re.compile(r"\.(?:jsonl?|tar|tgz|zip|traj|traj\.json|parquet|arrow)?(?:\.gz)?$")
-_PROBED_LINES = 50
+_NO_COLUMNS = "left out: a filter asks for columns, and events have none"
 _NESTED = 2  # archives inside archives
 # Text that was meant to be JSON, so that its not being JSON is a fault: by its name, or by how it starts.
 _JSON_NAME = re.compile(r"\.(jsonl?|traj)(\.gz)?$")
 _JSON_START = re.compile(r'\s*(\{\s*["}]|\[\s*(\[\s*[\[{"0-9\]-]|["{\]]|-?[0-9]))')
-
-Line = tuple[int, bytes | UnreadableError]
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A file that gave no session.
-
-    kind: "other" is no recording, "unsupported" a recording of a format that is not read, "broken" could not be read,
-    "filtered" was left out because a filter asked for it.
-    """
-
-    path: str
-    reason: str
-    kind: Literal["other", "unsupported", "broken", "filtered"] = "other"
-
-
-@dataclass
-class Found:
-    """A draft, where it was read, and its name relative to the root (empty: the root itself)."""
-
-    draft: Draft
-    path: str
-    at: str
 
 
 def stem(name: str) -> str:
@@ -86,7 +62,7 @@ class Walk:
             try:
                 yield from self._file(folder, name, at, logs)
             except Exception as error:
-                yield _failed("file", folder.path(name), error)
+                yield failed("file", folder.path(name), error)
         yield from self._completions(logs, folder, at)
         for name in sorted(folder.folders, key=natural):
             yield from self.folder(folder.folders.pop(name), _join(at, name))
@@ -104,12 +80,12 @@ class Walk:
         if not numbered:
             return
         if self.filters:
-            yield Skipped(root.label, "left out: a filter asks for columns, and events have none", "filtered")
+            yield Skipped(root.label, _NO_COLUMNS, "filtered")
         else:
             try:
                 yield Found(reader.read(events, numbered, beside, self.view), root.label, at)
             except Exception as error:
-                yield _failed(reader.format, root.label, error)
+                yield failed(reader.format, root.label, error)
         for _, name in numbered:
             del events.files[name]
         for owner in (root, beside, events):
@@ -131,7 +107,7 @@ class Walk:
                 if (kind := table_kind(files.head(held, 16), name)) is not None:
                     yield from self.rows(file_rows(held, kind), path, here)
                     return
-                if _is_large(held) and (reader := self._lines_reader(files.stream_lines(held))) is not None:
+                if _is_large(held) and (reader := lines_reader(files.stream_lines(held))) is not None:
                     yield from self._lines(files.stream_lines(held), reader, path, here)
                     return
             data = folder.data(name)
@@ -178,28 +154,21 @@ class Walk:
         except UnreadableError as reason:
             yield Skipped(path, str(reason), "broken")
         if left:
-            yield self._left_out(path, left, number, columns)
-
-    def _left_out(self, path: str, left: int, total: int, columns: set[str]) -> Skipped:
-        asked = ", ".join(f"{column}={value}" for column, value in self.filters.items())
-        unknown = sorted(self.filters.keys() - columns)
-        hint = f"; there is no column {', '.join(unknown)} (columns: {', '.join(sorted(columns))[:300]})"
-        reason = f"{left} of {total} record(s) left out by the filter {asked}{hint if unknown else ''}"
-        return Skipped(path, reason, "filtered")
+            yield left_out(path, left, number, columns, self.filters)
 
     def _document(
         self, value: object, path: str, at: str, notes: list[Note], part: str = ""
     ) -> Iterator[Found | Skipped]:
         label = f"{path}#{part}" if part else path
         if self.filters and not part and not keeps(mapping(value), self.filters):
-            yield self._left_out(label, 1, 1, set(mapping(value)))
+            yield left_out(label, 1, 1, set(mapping(value)), self.filters)
             return
         for reader in DOCUMENT_READERS:
             if reader.sniff(value):
                 try:
                     drafts = reader.read(value, self.view)
                 except Exception as error:
-                    yield _failed(reader.format, label, error)
+                    yield failed(reader.format, label, error)
                     return
                 drafts[0].notes[:0] = notes
                 for draft in drafts:
@@ -215,103 +184,38 @@ class Walk:
     def _text_lines(self, data: bytes, path: str, at: str, reason: str, meant: bool) -> Iterator[Found | Skipped]:
         """A file that is no JSON document: perhaps JSON lines, with bad lines between them."""
         lines: list[Line] = [(n, line) for n, line in enumerate(data.split(b"\n"), start=1) if line.strip()]
-        reader = self._lines_reader(lines)
+        reader = lines_reader(lines)
         if reader is None:
             yield Skipped(path, reason, "broken" if meant else "other")
         else:
             yield from self._lines(lines, reader, path, at)
 
-    def _lines_reader(self, lines: Iterable[Line]) -> LineReader | Literal["records"] | None:
-        """Who reads a file's lines: a reader that takes all of them as one session, or each line as a record."""
-        for _, (_, line) in zip(range(_PROBED_LINES), lines, strict=False):
-            if isinstance(line, UnreadableError) or not line.lstrip(b"\xef\xbb\xbf \t").startswith(b"{"):
-                continue
-            try:
-                value = decode_text(decode_utf8(line), "line", [])
-            except UnreadableError:
-                continue
-            for reader in LINE_READERS:
-                if reader.sniff(value):
-                    return reader
-            if any(reader.sniff(value) for reader in DOCUMENT_READERS):
-                return "records"
-        return None
-
-    def _lines(
-        self, lines: Iterable[Line], reader: LineReader | Literal["records"], path: str, at: str
-    ) -> Iterator[Found | Skipped]:
+    def _lines(self, lines: Iterable[Line], reader: Reader, path: str, at: str) -> Iterator[Found | Skipped]:
         if reader == "records":
-            yield from _whole(self._records(lines, path, at))
+
+            def document(value: object, notes: list[Note], part: str) -> Iterator[Found | Skipped]:
+                return self._document(value, path, at, notes, part)
+
+            yield from read_records(lines, path, self.filters, document)
         elif self.filters:
-            yield Skipped(path, "left out: a filter asks for columns, and events have none", "filtered")
+            yield Skipped(path, _NO_COLUMNS, "filtered")
         else:
-            yield from self._log(lines, reader, path, at)
-
-    def _records(self, lines: Iterable[Line], path: str, at: str) -> Iterator[Found | Skipped]:
-        left = total = 0
-        columns: set[str] = set()
-        for number, line in lines:
-            notes: list[Note] = []
-            try:
-                value = _decoded(line, f"line {number}", notes)
-            except UnreadableError as problem:
-                yield Skipped(f"{path}#line-{number}", str(problem), "broken")
-                continue
-            total += 1
-            columns |= mapping(value).keys()
-            if not keeps(mapping(value), self.filters):
-                left += 1
-                continue
-            for item in self._document(value, path, at, notes, f"line-{number}"):
-                bad = isinstance(item, Skipped) and not isinstance(value, dict)
-                yield Skipped(item.path, item.reason, "broken") if bad and isinstance(item, Skipped) else item
-        if left:
-            yield self._left_out(path, left, total, columns)
-
-    def _log(self, lines: Iterable[Line], reader: LineReader, path: str, at: str) -> Iterator[Found | Skipped]:
-        """A session of which every line is a part. What stands between the lines is counted, what is cut is noted."""
-        notes: list[Note] = []
-        values: list[tuple[str, object]] = []
-        noise = size = 0
-        for number, line in lines:
-            where = f"line {number}"
-            size += len(line) if isinstance(line, bytes) else 0
-            if size > files.MAX_FILE_BYTES:
-                yield Skipped(path, f"one session of more than {files.MAX_FILE_BYTES} bytes", "broken")
-                return
-            try:
-                value = _decoded(line, where, notes)
-            except UnreadableError as problem:
-                if isinstance(line, UnreadableError) or line.lstrip().startswith(b"{"):
-                    notes.append(Note(kind="dropped", where=where, reason=str(problem)))
-                else:
-                    noise += 1
-                continue
-            values.append((where, value))
-        if noise:
-            notes.append(Note(kind="info", where="log", reason=f"{noise} line(s) that are no JSON were skipped"))
-        try:
-            drafts = reader.read(values, self.view, notes)
-        except Exception as error:
-            yield _failed(reader.format, path, error)
-            return
-        for draft in drafts:
-            yield Found(draft, path, at)
+            yield from read_log(lines, reader, path, at, self.view)
 
     def _completion(self, name: str, value: object, path: str, logs: list[Completion]) -> Iterator[Skipped]:
         if self.filters and not keeps(mapping(value), self.filters):
-            yield self._left_out(path, 1, 1, set(mapping(value)))
+            yield left_out(path, 1, 1, set(mapping(value)), self.filters)
             return
         try:
             logs.append(completion(name, value))
         except Exception as error:
-            yield _failed("completion log", path, error)
+            yield failed("completion log", path, error)
 
     def _completions(self, logs: list[Completion], folder: Folder, at: str) -> Iterator[Found | Skipped]:
         try:
             drafts = read_completions(logs, self.view, archived=self.archived > 0)
         except Exception as error:
-            yield _failed("completion log", folder.label, error)
+            yield failed("completion log", folder.label, error)
             return
         whole = len({calls[0].task for _, calls in drafts}) == 1
         for draft, calls in drafts:
@@ -334,38 +238,9 @@ class Walk:
             yield item
 
 
-def _whole(found: Iterator[Found | Skipped]) -> Iterator[Found | Skipped]:
-    """The records of a file, with sessions recorded segment by segment put together."""
-    held: Found | None = None
-    for item in found:
-        if held is not None and isinstance(item, Found) and item.draft.continues(held.draft):
-            held.draft = joined(held.draft, item.draft)
-            continue
-        if held is not None:
-            yield held
-            held = None
-        if isinstance(item, Found) and item.draft.whole:
-            held = item
-        else:
-            yield item
-    if held is not None:
-        yield held
-
-
-def _decoded(line: bytes | UnreadableError, where: str, notes: list[Note]) -> object:
-    if isinstance(line, UnreadableError):
-        raise line
-    return decode_text(decode_utf8(line), where, notes)
-
-
 def _is_large(path: Path) -> bool:
     """Whether a file is better read by lines; for gzip, text is taken to compress at most thirty times."""
     size = files.regular_size(path)
     if size > files.STREAM_BYTES or size * 30 < files.STREAM_BYTES:
         return size > files.STREAM_BYTES
     return len(files.head(path, files.STREAM_BYTES + 1)) > files.STREAM_BYTES
-
-
-def _failed(name: str, path: str, error: Exception) -> Skipped:
-    """The last resort of a walk: a defect of a reader costs one session, never the directory."""
-    return Skipped(path, f"the {name} reader failed on it: {type(error).__name__}: {str(error)[:200]}", "broken")

@@ -18,6 +18,7 @@ from leadline.errors import UsageError, explain
 from leadline.sessions.convert import Target, write_sessions
 from leadline.sessions.directory import Discovery, Skipped, discover, iter_sessions
 from leadline.sessions.printable import one_line, printable
+from leadline.sessions.redaction import Redactor
 from leadline.sessions.schema import Message, Session, View
 from leadline.sessions.tables import parse_filters
 
@@ -63,7 +64,7 @@ def list_sessions(
         else:
             rows.append({**session_row(item), **({"sha256": item.sha256} if as_json else {})})
     if as_json:
-        document = {"path": str(path), "view": view, **_counts(rows, skipped)}
+        document = {"path": _named(path, redact), "view": view, **_counts(rows, skipped)}
         _print_json({**document, "sessions": rows, "skipped": [_skipped_row(item) for item in skipped]})
         return
     table = _table("id", "format", "source", right=("steps", "messages", "segments", "tools"))
@@ -146,7 +147,8 @@ def check_sessions(
     broken = [item for item in skipped if item.kind == "broken"]
     lost = [row for row in rows if "dropped" in row["notes"]]
     if as_json:
-        document = {"path": str(path), "view": view, "model": model, "redacted": redact, **_counts(rows, skipped)}
+        document = {"path": _named(path, redact), "view": view, "model": model, "redacted": redact}
+        document |= _counts(rows, skipped)
         document |= {"ok": not lost and not broken, "sessions": rows}
         _print_json({**document, "skipped": [_skipped_row(item) for item in skipped]})
     else:
@@ -188,6 +190,10 @@ def convert_sessions(
     console.print(Text(printable(f"{count} sessions written to {out}, {len(broken)} files could not be read")))
     if broken:
         raise typer.Exit(1)
+
+
+def _named(path: Path, redact: bool) -> str:
+    return Redactor().text(str(path)) if redact else str(path)
 
 
 def _counts(rows: list[dict[str, Any]], skipped: list[Skipped]) -> dict[str, Any]:
