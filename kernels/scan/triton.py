@@ -144,7 +144,7 @@ def _scan(
             peak = tl.max(tl.reshape(known, [size // per_block, 64]), 1)
             tl.store(maxima + (head * group + g) * capacity + block, peak, mask=block * per_block < words)
     if counter is not None:
-        tl.atomic_add(counter, moved)
+        tl.atomic_add(counter, moved, sem="relaxed")
 
 
 def plane_scan(

@@ -1,0 +1,398 @@
+"""Exact top-k in Triton: several programs a row, no sort, no buffer that a crowded row could overflow (see README.md).
+
+Scores are compared as int32 keys in the order of the floats. The k-th largest of the maxima of 64-token blocks is a
+lower bound of the k-th largest score, so only blocks that reach it are read again; what reaches it in them is collected
+in index order, and one program a row finds the exact k-th largest among that by bisection of the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from leadline.kernels.jit import jit
+from leadline.kernels.planes import BLOCK
+
+_WIDEST = 16384  # block maxima that one program holds
+_CHUNK = 4096  # scores that a program reads at a time
+_PROGRAMS = 32  # a row, at most
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Buffers of one size, reused by every call: rows R, capacity tokens. `invalid` becomes 1 where a candidate that
+    was looked at is not a number (such a candidate ranks above +inf); nothing resets it.
+    """
+
+    capacity: int
+    span: int
+    peaks: Tensor  # fp32 [R, blocks of 64]
+    blocks: Tensor  # int32 [R, spans], those that reach the bound
+    bound: Tensor  # int32 [R, 2]: the bound, the number of spans that reach it
+    counts: Tensor  # int32 [R, chunks]
+    keys: Tensor  # int32 [R, capacity]
+    index: Tensor  # int32 [R, capacity]
+    invalid: Tensor  # int32 [1]
+
+
+def workspace(rows: int, capacity: int, device: torch.device) -> Workspace:
+    """Buffers for `rows` rows of up to `capacity` scores: about 8 bytes a score."""
+    span = BLOCK
+    while triton.cdiv(capacity, span) > _WIDEST:
+        span *= 2
+
+    def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    spans = triton.cdiv(capacity, span)
+    return Workspace(
+        capacity=capacity,
+        span=span,
+        peaks=empty(rows, triton.cdiv(capacity, BLOCK), dtype=torch.float32),
+        blocks=empty(rows, spans),
+        bound=empty(rows, 2),
+        counts=empty(rows, triton.cdiv(spans * span, _CHUNK)),
+        keys=empty(rows, spans * span),
+        index=empty(rows, spans * span),
+        invalid=torch.zeros(1, dtype=torch.int32, device=device),
+    )
+
+
+@jit
+def _key(score: tl.tensor) -> tl.tensor:
+    """int32 in the order of the floats, -0 equal to 0, NaN above all."""
+    bits = tl.where(score == 0, 0.0, score).to(tl.int32, bitcast=True)
+    key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return tl.where(score == score, key, 0x7FFFFFFF)
+
+
+@jit
+def _peaks(
+    scores: tl.tensor,
+    lengths: tl.tensor,
+    peaks: tl.tensor,
+    row_stride: tl.tensor,
+    length_stride: tl.tensor,
+    blocks: tl.tensor,
+    many: tl.constexpr,
+) -> None:
+    """The largest score of each 64-token block of a row, +inf where one is not a number."""
+    row = tl.program_id(1).to(tl.int64)
+    n = tl.load(lengths + row * length_stride)
+    first = tl.program_id(0) * many
+    if first * 64 >= n:
+        return
+    block = first + tl.arange(0, many)
+    token = block[:, None] * 64 + tl.arange(0, 64)[None, :]
+    score = tl.load(scores + row * row_stride + token, mask=token < n, other=float("-inf"))
+    score = tl.where(score == score, score, float("inf"))
+    tl.store(peaks + row * blocks + block, tl.max(score, 1), mask=block < blocks)
+
+
+@jit
+def _bound(
+    peaks: tl.tensor,
+    covered: tl.tensor,
+    lengths: tl.tensor,
+    bound: tl.tensor,
+    blocks: tl.tensor,
+    peak_stride: tl.tensor,
+    length_stride: tl.tensor,
+    block_stride: tl.tensor,
+    known: tl.tensor,
+    wanted: tl.tensor,
+    k: tl.tensor,
+    sink: tl.tensor,
+    local: tl.tensor,
+    fold: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    """The `wanted`-th largest of the maxima of spans that hold candidates only, and the list of spans to look into."""
+    span: tl.constexpr = 64 * fold
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + row * length_stride)
+    if covered is not None:
+        known = tl.minimum(known, tl.load(covered))
+    block = tl.arange(0, width)
+    sure = (block * span >= sink) & (block * span + span <= n - local) & (block * fold + fold <= known)
+    part = block[:, None] * fold + tl.arange(0, fold)[None, :]
+    peak = tl.load(peaks + row * peak_stride + part, mask=sure[:, None], other=float("-inf"))
+    key = tl.where(sure, tl.max(_key(peak), 1), -2147483648)
+    low = tl.min(tl.where(sure, key, 2147483647)).to(tl.int64)
+    high = tl.max(key).to(tl.int64)
+    if tl.sum(sure.to(tl.int32)) < wanted:
+        low = high * 0 - 2147483648
+        high = low
+    while low < high:
+        middle = (low + high + 1) >> 1
+        count = tl.sum((key >= middle.to(tl.int32)).to(tl.int32))
+        high = tl.where(count == wanted, middle, tl.where(count > wanted, high, middle - 1))
+        low = tl.where(count >= wanted, middle, low)
+    spans = tl.where(n > k, (n + span - 1) // span, 0)
+    reach = ((key >= low.to(tl.int32)) | (sure == 0)) & (block < spans)
+    place = tl.cumsum(reach.to(tl.int32), 0) - 1
+    tl.store(blocks + row * block_stride + place, block, mask=reach)
+    tl.store(bound + row * 2, low.to(tl.int32))
+    tl.store(bound + row * 2 + 1, tl.sum(reach.to(tl.int32)))
+
+
+@jit
+def _look(
+    scores: tl.tensor,
+    blocks: tl.tensor,
+    chunk: tl.tensor,
+    reaching: tl.tensor,
+    n: tl.tensor,
+    sink: tl.tensor,
+    local: tl.tensor,
+    span: tl.constexpr,
+    width: tl.constexpr,
+) -> tl.tensor:
+    """A chunk of the listed spans: positions, scores, and which of them are candidates."""
+    element = tl.arange(0, width)
+    listed = chunk * (width // span) + element // span
+    token = tl.load(blocks + listed, mask=listed < reaching, other=0) * span + element % span
+    candidate = (listed < reaching) & (token >= sink) & (token < n - local)
+    return token, tl.load(scores + token, mask=candidate, other=0.0), candidate
+
+
+@jit
+def _count(
+    scores: tl.tensor,
+    lengths: tl.tensor,
+    bound: tl.tensor,
+    blocks: tl.tensor,
+    counts: tl.tensor,
+    invalid: tl.tensor,
+    row_stride: tl.tensor,
+    length_stride: tl.tensor,
+    block_stride: tl.tensor,
+    count_stride: tl.tensor,
+    sink: tl.tensor,
+    local: tl.tensor,
+    span: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    """How many candidates of each chunk reach the bound."""
+    row = tl.program_id(1).to(tl.int64)
+    n = tl.load(lengths + row * length_stride)
+    least, reaching = tl.load(bound + row * 2), tl.load(bound + row * 2 + 1)
+    chunk = tl.program_id(0)
+    while chunk * (width // span) < reaching:
+        _, score, candidate = _look(
+            scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
+        )
+        reach = (candidate & (_key(score) >= least)).to(tl.int32)
+        tl.store(counts + row * count_stride + chunk, tl.sum(reach))
+        if tl.max((candidate & (score != score)).to(tl.int32)) > 0:
+            tl.atomic_max(invalid, 1, sem="relaxed")
+        chunk += tl.num_programs(0)
+
+
+@jit
+def _collect(
+    scores: tl.tensor,
+    lengths: tl.tensor,
+    bound: tl.tensor,
+    blocks: tl.tensor,
+    counts: tl.tensor,
+    keys: tl.tensor,
+    index: tl.tensor,
+    row_stride: tl.tensor,
+    length_stride: tl.tensor,
+    block_stride: tl.tensor,
+    count_stride: tl.tensor,
+    key_stride: tl.tensor,
+    sink: tl.tensor,
+    local: tl.tensor,
+    span: tl.constexpr,
+    width: tl.constexpr,
+    chunks: tl.constexpr,
+) -> None:
+    """The candidates that reach the bound, their keys and positions, in the order of their positions."""
+    row = tl.program_id(1).to(tl.int64)
+    n = tl.load(lengths + row * length_stride)
+    least, reaching = tl.load(bound + row * 2), tl.load(bound + row * 2 + 1)
+    every = tl.arange(0, chunks)
+    chunk = tl.program_id(0)
+    while chunk * (width // span) < reaching:
+        token, score, candidate = _look(
+            scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
+        )
+        key = _key(score)
+        reach = candidate & (key >= least)
+        before = tl.sum(tl.load(counts + row * count_stride + every, mask=every < chunk, other=0))
+        place = before + tl.cumsum(reach.to(tl.int32), 0) - 1
+        tl.store(keys + row * key_stride + place, key, mask=reach)
+        tl.store(index + row * key_stride + place, token, mask=reach)
+        chunk += tl.num_programs(0)
+
+
+@jit
+def _choose(
+    lengths: tl.tensor,
+    bound: tl.tensor,
+    counts: tl.tensor,
+    keys: tl.tensor,
+    index: tl.tensor,
+    ids: tl.tensor,
+    length_stride: tl.tensor,
+    count_stride: tl.tensor,
+    key_stride: tl.tensor,
+    wanted: tl.tensor,
+    k: tl.tensor,
+    sink: tl.tensor,
+    local: tl.tensor,
+    span: tl.constexpr,
+    width: tl.constexpr,
+    chunks: tl.constexpr,
+    chunk: tl.constexpr,
+) -> None:
+    """Sinks, the `wanted` best of what was collected (ties to the smallest position) and the local window, ascending;
+    every token and then -1 where there are no more than k.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.load(lengths + row * length_stride)
+    keys += row * key_stride
+    index += row * key_stride
+    ids += row * k
+    lane = tl.arange(0, width)
+    chosen = n > k
+    for start in range(0, k, width):  # what is in whatever its score
+        at = start + lane
+        forced = tl.where(at < sink, at, n - k + at)
+        every = tl.where(at < n, at, -1)
+        open_to_scores = (at >= sink) & (at < sink + tl.where(chosen, wanted, 0))
+        tl.store(ids + at, tl.where(chosen, forced, every), mask=(at < k) & (open_to_scores == 0))
+    if chosen & (wanted > 0):
+        every = tl.arange(0, chunks)
+        used = (tl.load(bound + row * 2 + 1) * span + chunk - 1) // chunk
+        collected = tl.sum(tl.load(counts + row * count_stride + every, mask=every < used, other=0))
+        low = tl.load(bound + row * 2).to(tl.int64)
+        high = low
+        if collected > wanted:
+            for start in range(0, collected, width):
+                key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
+                high = tl.maximum(high, tl.max(key).to(tl.int64))
+        while low < high:
+            middle = (low + high + 1) >> 1
+            count = 0
+            for start in range(0, collected, width):
+                key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
+                count += tl.sum((key >= middle.to(tl.int32)).to(tl.int32))
+            high = tl.where(count == wanted, middle, tl.where(count > wanted, high, middle - 1))
+            low = tl.where(count >= wanted, middle, low)
+        line = low.to(tl.int32)
+        room = wanted
+        for start in range(0, collected, width):
+            live = start + lane < collected
+            key = tl.load(keys + start + lane, mask=live, other=-2147483648)
+            room -= tl.sum((live & (key > line)).to(tl.int32))
+        written = sink
+        for start in range(0, collected, width):
+            live = start + lane < collected
+            key = tl.load(keys + start + lane, mask=live, other=-2147483648)
+            equal = (live & (key == line)).to(tl.int32)
+            take = (live & (key > line)) | ((equal > 0) & (tl.cumsum(equal, 0) <= room))
+            place = written + tl.cumsum(take.to(tl.int32), 0) - 1
+            tl.store(ids + place, tl.load(index + start + lane, mask=take, other=0), mask=take)
+            room -= tl.sum(equal)
+            written += tl.sum(take.to(tl.int32))
+
+
+def select_ids(
+    scores: Tensor,
+    lengths: Tensor,
+    *,
+    k: int,
+    sink: int,
+    local: int,
+    space: Workspace | None = None,
+    peaks: Tensor | None = None,
+    covered: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The selected tokens of every row, ascending: int32 `[R, k]`; -1 past the last where a row has fewer than k.
+
+    scores: fp32 `[R, capacity]`, contiguous in the last dimension. lengths: int32 `[R]` (or `[1]`), the tokens a row
+    has; what lies past them is not read. Selection is that of the reference: the first `sink`, the last `local`, the
+    best of the rest, ties to the smallest position; everything where a row has no more than k. peaks: fp32 `[R, b]`,
+    the maxima of the first b 64-token blocks (+inf for NaN) where the scan has written them; covered: int32 `[1]`, how
+    many of them hold. Candidates that are NaN set `space.invalid`. Nothing waits for the host.
+    """
+    if k < sink + local:
+        raise ValueError(f"k={k} counts sink={sink} and local={local} tokens and must be at least their sum")
+    if scores.dtype != torch.float32 or scores.stride(-1) != 1:
+        raise ValueError("top-k: scores are not fp32 with contiguous rows")
+    rows, capacity = scores.shape
+    space = workspace(rows, capacity, scores.device) if space is None else space
+    if space.capacity < capacity or space.bound.shape[0] < rows:
+        raise ValueError(f"top-k: the workspace holds {space.capacity} scores a row, the rows have {capacity}")
+    out = torch.empty(rows, k, dtype=torch.int32, device=scores.device) if out is None else out
+    step = 0 if lengths.numel() == 1 else 1
+    wanted = k - sink - local
+    span, chunks = space.span, triton.next_power_of_2(space.counts.shape[1])
+    programs = min(_PROGRAMS, space.counts.shape[1])
+    window = (sink, local)
+    if wanted and k < capacity:
+        if peaks is None:
+            peaks, covered = space.peaks, None
+            grid = (triton.cdiv(peaks.shape[1], _CHUNK // BLOCK), rows)
+            _peaks[grid](scores, lengths, peaks, scores.stride(0), step, peaks.shape[1], _CHUNK // BLOCK, num_warps=4)
+        width = triton.next_power_of_2(space.blocks.shape[1])
+        _bound[(rows,)](
+            peaks,
+            covered,
+            lengths,
+            space.bound,
+            space.blocks,
+            peaks.stride(0),
+            step,
+            space.blocks.stride(0),
+            peaks.shape[1],
+            wanted,
+            k,
+            *window,
+            fold=span // BLOCK,
+            width=width,
+            num_warps=16 if width > 4096 else 4,
+        )
+        strides = (scores.stride(0), step, space.blocks.stride(0), space.counts.stride(0))
+        read = (scores, lengths, space.bound, space.blocks, space.counts)
+        _count[(programs, rows)](*read, space.invalid, *strides, *window, span=span, width=_CHUNK, num_warps=8)
+        _collect[(programs, rows)](
+            *read,
+            space.keys,
+            space.index,
+            *strides,
+            space.keys.stride(0),
+            *window,
+            span=span,
+            width=_CHUNK,
+            chunks=chunks,
+            num_warps=8,
+        )
+    _choose[(rows,)](
+        lengths,
+        space.bound,
+        space.counts,
+        space.keys,
+        space.index,
+        out,
+        step,
+        space.counts.stride(0),
+        space.keys.stride(0),
+        wanted,
+        k,
+        *window,
+        span=span,
+        width=_CHUNK,
+        chunks=chunks,
+        chunk=_CHUNK,
+        num_warps=8,
+    )
+    return out
