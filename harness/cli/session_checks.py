@@ -6,7 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from leadline.cli.session_output import RowTable, console
 from leadline.errors import UsageError, explain
+from leadline.sessions.printable import printable
 from leadline.sessions.schema import Segment, Session
 from leadline.sessions.turns import UNMATCHED
 
@@ -14,6 +18,29 @@ if TYPE_CHECKING:
     from leadline.sessions.render import Renderer
 
 KINDS = ("dropped", "repaired", "truncated", "image", "missing", "info")
+
+
+class CheckTable:
+    """One line a session, then every dropped and repaired event with its reason."""
+
+    def __init__(self, *, with_tokens: bool) -> None:
+        self._tokens = ("tokens",) if with_tokens else ()
+        right = ("steps", "messages", *self._tokens, *KINDS, "unanswered", "unmatched", "attempt")
+        self._table = RowTable("id", right=right)
+        self._reasons: list[str] = []
+
+    def add(self, row: dict[str, Any]) -> None:
+        figures = [row[name] for name in ("steps", "messages", *self._tokens)]
+        figures += [row["notes"].get(kind, "") for kind in KINDS] + [row["unanswered"] or "", row["unmatched"] or ""]
+        self._table.add(row["id"], *figures, f"{row['attempt']} of {row['attempts']}" if row["attempts"] > 1 else "")
+        for note in row["details"]:
+            if note["kind"] in ("dropped", "repaired"):
+                self._reasons.append(f"{note['kind']}  {row['id']}  {note['where']}: {note['reason']}")
+
+    def close(self) -> None:
+        self._table.close()
+        for reason in self._reasons:
+            console().print(Text(printable(reason)))
 
 
 def session_row(session: Session) -> dict[str, Any]:

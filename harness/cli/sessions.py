@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from leadline.cli.session_checks import KINDS, check_row, make_renderer, session_row
+from leadline.cli.session_checks import CheckTable, check_row, make_renderer, session_row
+from leadline.cli.session_output import JsonDocument, RowTable, console, print_json, print_skipped
 from leadline.errors import UsageError, explain
 from leadline.sessions.convert import Target, write_sessions
 from leadline.sessions.directory import Discovery, Skipped, discover, iter_sessions
@@ -55,26 +53,27 @@ def list_sessions(
     as_json: JsonOption = False,
 ) -> None:
     """List every session under PATH, and every other file with the reason why it is none."""
-    rows: list[dict[str, Any]] = []
     skipped: list[Skipped] = []
-    # One session in memory at a time: a directory may hold more than fits.
+    document = JsonDocument({"path": _named(path, redact), "view": view})
+    table = RowTable("id", "format", "source", right=("steps", "messages", "segments", "tools"))
+    count = 0
     for item in iter_sessions(path, view, redact=redact, filters=parse_filters(filters or [])):
         if isinstance(item, Skipped):
             skipped.append(item)
-        else:
-            rows.append({**session_row(item), **({"sha256": item.sha256} if as_json else {})})
-    if as_json:
-        document = {"path": _named(path, redact), "view": view, **_counts(rows, skipped)}
-        _print_json({**document, "sessions": rows, "skipped": [_skipped_row(item) for item in skipped]})
-        return
-    table = _table("id", "format", "source", right=("steps", "messages", "segments", "tools"))
-    for row in rows:
+            continue
+        count += 1
+        row = session_row(item)
+        if as_json:
+            document.add({**row, "sha256": item.sha256})
+            continue
         tools = f"{row['tools']}" if row["tools_complete"] else f"{row['tools']} (no schemas)" if row["tools"] else "0"
-        _add(table, *(row[key] for key in ("id", "format", "source", "steps", "messages", "segments")), tools)
-    console = _console()
-    console.print(table)
-    _print_skipped(console, skipped)
-    console.print(f"{len(rows)} sessions, {len(skipped)} other files", highlight=False)
+        table.add(*(row[key] for key in ("id", "format", "source", "steps", "messages", "segments")), tools)
+    if as_json:
+        document.close(skipped)
+        return
+    table.close()
+    print_skipped(skipped)
+    console().print(f"{count} sessions, {len(skipped)} other files", highlight=False)
 
 
 @app.command("show")
@@ -100,27 +99,27 @@ def show_session(
             explain("there is no such step", field="--step", found=step, expected=f"0 to {len(session.steps) - 1}")
         )
     if as_json:
-        _print_json(session.model_dump(mode="json") if step is None else _step_document(session, step))
+        print_json(session.model_dump(mode="json") if step is None else _step_document(session, step))
         return
-    console = _console()
-    console.print(Text(printable(f"{session.id}  {session.format}  {session.source}  {session.path}"), style="bold"))
+    screen = console()
+    screen.print(Text(printable(f"{session.id}  {session.format}  {session.source}  {session.path}"), style="bold"))
     if step is None:
         number = 0
         for index, segment in enumerate(session.segments):
             if len(session.segments) > 1:
-                console.print(
+                screen.print(
                     Text(f"segment {index}: {len(segment.messages)} messages, {segment.carried} carried", "dim")
                 )
             for position, message in enumerate(segment.messages):
                 is_step = message.role == "assistant" and position >= segment.carried
-                _print_message(console, message, f"step {number}" if is_step else "", _SHOWN)
+                _print_message(screen, message, f"step {number}" if is_step else "", _SHOWN)
                 number += is_step
     else:
         for message in session.prompt(session.steps[step]):
-            _print_message(console, message, "", _SHOWN)
-        _print_message(console, session.steps[step].message, f"step {step}", None)
+            _print_message(screen, message, "", _SHOWN)
+        _print_message(screen, session.steps[step].message, f"step {step}", None)
     for note in session.notes:
-        console.print(Text(printable(f"note  {note.kind}  {note.where}: {note.reason}"), style="dim"))
+        screen.print(Text(printable(f"note  {note.kind}  {note.where}: {note.reason}"), style="dim"))
 
 
 @app.command("check")
@@ -137,25 +136,25 @@ def check_sessions(
     """Say per session what was dropped, repaired, cut or missing; exit 1 when something was lost."""
     asked = parse_filters(filters or [])
     renderer = make_renderer(model) if model is not None else None
-    rows: list[dict[str, Any]] = []
+    head = {"path": _named(path, redact), "view": view, "model": model, "redacted": redact}
+    out: JsonDocument | CheckTable = JsonDocument(head) if as_json else CheckTable(with_tokens=renderer is not None)
     skipped: list[Skipped] = []
+    lost = 0
     for item in iter_sessions(path, view, redact=redact, filters=asked):
         if isinstance(item, Skipped):
             skipped.append(item)
         else:
-            rows.append(check_row(item, renderer))
-    broken = [item for item in skipped if item.kind == "broken"]
-    lost = [row for row in rows if "dropped" in row["notes"]]
-    if as_json:
-        document = {"path": _named(path, redact), "view": view, "model": model, "redacted": redact}
-        document |= _counts(rows, skipped)
-        document |= {"ok": not lost and not broken, "sessions": rows}
-        _print_json({**document, "skipped": [_skipped_row(item) for item in skipped]})
+            row = check_row(item, renderer)
+            lost += "dropped" in row["notes"]
+            out.add(row)
+    broken = sum(item.kind == "broken" for item in skipped)
+    if isinstance(out, JsonDocument):
+        out.close(skipped, ok=not lost and not broken)
     else:
-        _print_checked(rows, view, with_tokens=renderer is not None)
-        console = _console()
-        _print_skipped(console, skipped)
-        console.print(f"{len(lost)} sessions lost something, {len(broken)} files could not be read", highlight=False)
+        out.close()
+        print_skipped(skipped)
+        console().print(f"view: {view}", highlight=False)
+        console().print(f"{lost} sessions lost something, {broken} files could not be read", highlight=False)
     if lost or broken:
         raise typer.Exit(1)
 
@@ -184,42 +183,15 @@ def convert_sessions(
 
     asked = parse_filters(filters or [])
     count = write_sessions(sessions(), to, out)
-    console = _console()
     broken = [item for item in skipped if item.kind == "broken"]
-    _print_skipped(console, broken)
-    console.print(Text(printable(f"{count} sessions written to {out}, {len(broken)} files could not be read")))
+    print_skipped(broken)
+    console().print(Text(printable(f"{count} sessions written to {out}, {len(broken)} files could not be read")))
     if broken:
         raise typer.Exit(1)
 
 
 def _named(path: Path, redact: bool) -> str:
     return Redactor().text(str(path)) if redact else str(path)
-
-
-def _counts(rows: list[dict[str, Any]], skipped: list[Skipped]) -> dict[str, Any]:
-    kinds = Counter(item.kind for item in skipped)
-    return {"n_sessions": len(rows), "n_skipped": len(skipped), "skipped_kinds": dict(sorted(kinds.items()))}
-
-
-def _print_checked(rows: list[dict[str, Any]], view: View, *, with_tokens: bool) -> None:
-    """One line a session, then every dropped and repaired event with its reason."""
-    console = _console()
-    tokens = ("tokens",) if with_tokens else ()
-    table = _table("id", right=("steps", "messages", *tokens, *KINDS, "unanswered", "unmatched", "attempt"))
-    for row in rows:
-        figures = [row["steps"], row["messages"], *([row["tokens"]] if with_tokens else [])]
-        figures += [row["notes"].get(kind, "") for kind in KINDS] + [row["unanswered"] or "", row["unmatched"] or ""]
-        _add(table, row["id"], *figures, f"{row['attempt']} of {row['attempts']}" if row["attempts"] > 1 else "")
-    console.print(table)
-    for row in rows:
-        for note in row["details"]:
-            if note["kind"] in ("dropped", "repaired"):
-                console.print(Text(printable(f"{note['kind']}  {row['id']}  {note['where']}: {note['reason']}")))
-    console.print(f"view: {view}", highlight=False)
-
-
-def _skipped_row(item: Skipped) -> dict[str, str]:
-    return {"path": item.path, "kind": item.kind, "reason": item.reason}
 
 
 def _pick(found: Discovery, path: Path, session_id: str | None) -> Session:
@@ -244,46 +216,14 @@ def _step_document(session: Session, index: int) -> dict[str, Any]:
     return {"id": session.id, "step": index, "prompt": prompt, "message": step.message.model_dump(mode="json")}
 
 
-def _print_message(console: Console, message: Message, label: str, shown: int | None) -> None:
+def _print_message(screen: Console, message: Message, label: str, shown: int | None) -> None:
     text = message.content
     if shown is not None and len(text) > shown:
         text = f"{text[:shown]}… (+{len(text) - shown} characters)"
     head = " ".join(part for part in (message.role, message.name or "", label) if part)
-    console.print(Text(printable(f"── {head}"), style="bold cyan" if label else "cyan"))
+    screen.print(Text(printable(f"── {head}"), style="bold cyan" if label else "cyan"))
     if text:
-        console.print(Text(printable(text)))
+        screen.print(Text(printable(text)))
     for call in message.tool_calls:
         arguments = printable(call.arguments) if shown is None else one_line(call.arguments, shown)
-        console.print(Text(f"→ {printable(call.name)} {arguments}", style="yellow"))
-
-
-def _print_skipped(console: Console, skipped: Sequence[Skipped]) -> None:
-    if not skipped:
-        return
-    table = _table("not a session", "kind", "reason")
-    for item in skipped:
-        _add(table, item.path, item.kind, item.reason)
-    console.print(table)
-
-
-def _table(*left: str, right: tuple[str, ...] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _add(table: Table, *cells: object) -> None:
-    table.add_row(*(Text(one_line(str(cell), 1000)) for cell in cells))
-
-
-def _console() -> Console:
-    """Standard output; wide enough for whole rows where it is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=240)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=2))
+        screen.print(Text(f"→ {printable(call.name)} {arguments}", style="yellow"))
