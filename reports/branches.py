@@ -2,35 +2,56 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
 from leadline.reports.contents import Contents
 from leadline.reports.rows import BranchText, ScannerLine, SessionLine
-from leadline.reports.words import number, significant
+from leadline.reports.steps import StepFigures
+from leadline.reports.word_diff import Piece, diff
+from leadline.reports.words import megabytes, number, significant
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One scanner's text: the part it shares with the reference, from the start, and the rest."""
+    """One scanner's step: its text, the words as a diff against the reference's, and what is known of the branch.
 
+    `id` is the fragment that links to it. `parts` says where it leaves the reference (token, and the reference's logit
+    margin there), None where it never does. `facts` are agreement, action, bytes and time, in words.
+    """
+
+    id: str
     label: str
-    facts: str
-    same: str
-    differs: str
+    is_reference: bool
+    agreement: float
+    facts: tuple[str, ...]
+    text: str
+    pieces: tuple[Piece, ...]
+    parts: str | None
+
+    @property
+    def identical(self) -> bool:
+        """No word differs from the reference's."""
+        return all(piece.kind == "same" for piece in self.pieces)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One branch point."""
+    """One branch point; `id` is the fragment that links to it, the same in every report of the same session."""
 
+    id: str
     step: int
     prompt_tokens: int
     prompt_tail: str
     recorded: str
     branches: tuple[Branch, ...]
+
+    @property
+    def agreement(self) -> float | None:
+        """Mean agreement of the scanners' branches; None where there is none."""
+        found = [branch.agreement for branch in self.branches if not branch.is_reference]
+        return sum(found) / len(found) if found else None
 
 
 @dataclass(frozen=True)
@@ -45,13 +66,18 @@ def by_session(contents: Contents) -> list[SessionSteps]:
     """Every session's branch points, reference first; untrusted text, to be escaped by whoever prints it."""
     sessions = {session.sha256: session for session in contents.sessions}
     order = {figures.line.sha256: figures.line for figures in contents.scanners}
+    figures = {(row.session, row.step, row.scanner): row for row in contents.steps}
 
     def point(rows: list[BranchText]) -> Point:
+        first = rows[0]
+        id = f"s{first.session[:12]}-{first.step}"
         stored = [(order[row.scanner], row) for row in rows if row.scanner is not None]
         stored.sort(key=lambda item: item[0].role != "reference")
         reference = next((row.text for line, row in stored if line.role == "reference"), None)
-        branches = tuple(_branch(line, row, reference) for line, row in stored)
-        return Point(rows[0].step, rows[0].prompt_tokens, rows[0].prompt_tail, rows[0].recorded_text, branches)
+        branches = tuple(
+            _branch(id, line, row, reference, figures.get((row.session, row.step, line.sha256))) for line, row in stored
+        )
+        return Point(id, first.step, first.prompt_tokens, first.prompt_tail, first.recorded_text, branches)
 
     def points(rows: Iterator[BranchText]) -> tuple[Point, ...]:
         return tuple(point(list(same)) for _, same in groupby(rows, key=lambda row: row.step))
@@ -60,29 +86,33 @@ def by_session(contents: Contents) -> list[SessionSteps]:
     return [SessionSteps(sessions[session], points(rows)) for session, rows in grouped]
 
 
-def _branch(line: ScannerLine, row: BranchText, reference: str | None) -> Branch:
+def _branch(
+    point: str, line: ScannerLine, row: BranchText, reference: str | None, figures: StepFigures | None
+) -> Branch:
     text, is_reference = row.text or "", line.role == "reference"
-    facts = ["the reference"] if is_reference else [f"agreement {number(row.agreement, 2)}"]
+    parts = None
     if row.first_divergence is not None:
         margin = "" if row.divergence_margin is None else f", margin {significant(row.divergence_margin)}"
-        facts.append(f"parts at token {row.first_divergence}{margin}")
-    if row.action_agreement is not None and not is_reference:
-        facts.append("same action" if row.action_agreement else "another action")
+        parts = f"token {row.first_divergence}{margin}"
+    facts = ["the reference"] if is_reference else [f"agreement {number(row.agreement, 2)}"]
+    if parts:
+        facts.append(f"parts at {parts}")
+    if not is_reference:
+        action = {None: "no action to compare", 0: "another action", 1: "same action"}
+        facts.append(action[row.action_agreement])
     facts += [name for name, holds in (("empty", row.empty), ("repeating", row.repeating)) if holds]
     if not row.stopped:
         facts.append("cut at max new tokens")
-    shared = len(text) if reference is None else _shared_words(text, reference)
-    return Branch(line.shown, "; ".join(facts), text[:shared], text[shared:])
+    if figures is not None:
+        facts += _costs(figures, scans=line.role != "dense")
+    pieces = (Piece("same", text),) if reference is None or is_reference else diff(reference, text)
+    id = f"{point}-{line.sha256[:8]}"
+    return Branch(id, line.shown, is_reference, row.agreement or 0.0, tuple(facts), text, pieces, parts)
 
 
-def _shared_words(text: str, reference: str) -> int:
-    """The length of the longest start of `text` whose words `reference` starts with too."""
-    end = 0
-    for ours, theirs in zip(re.finditer(r"\S+", text), re.finditer(r"\S+", reference), strict=False):
-        if ours[0] != theirs[0]:
-            break
-        end = ours.end()
-    else:
-        if len(text.split()) <= len(reference.split()):
-            return len(text)
-    return end + len(text[end:]) - len(text[end:].lstrip())
+def _costs(row: StepFigures, *, scans: bool) -> list[str]:
+    """Bytes and time per decoded token."""
+    facts = [f"{number(row.bits_per_token, 1)} bits per token", f"scan {megabytes(row.scan_bytes)} MB"] if scans else []
+    facts.append(f"rows {megabytes(row.row_bytes)} MB")
+    facts.append(f"GPU {significant(row.gpu_ms)} ms" if row.gpu_ms is not None else "GPU time not measured")
+    return [*facts, f"wall {significant(row.wall_ms)} ms"]

@@ -103,4 +103,4 @@ def _point(point: Point) -> list[str]:
 
 
 def _branch(branch: Branch) -> list[str]:
-    return [f"{cell(branch.label)} ({cell(branch.facts)}):", fence(branch.same + branch.differs)]
+    return [f"{cell(branch.label)} ({cell('; '.join(branch.facts))}):", fence(branch.text)]

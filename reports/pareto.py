@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from leadline.reports.contents import Contents, ScannerFigures
+from leadline.reports.contents import Contents
+from leadline.reports.rows import ScannerCost
 from leadline.reports.stats_ratios import quartiles
 from leadline.reports.svg import ACCENT, BASE, INK, MUTED, draw, plain_axes
 from leadline.reports.words import number, visible
@@ -20,7 +21,7 @@ TICKS = (0, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 @dataclass(frozen=True)
 class Point:
-    """One scanner: its cost (with a range where it has one), mean agreement, and the 95% interval where there is one."""
+    """One scanner: its cost (with a range where it has one), mean agreement, and its 95% interval where it has one."""
 
     label: str
     cost: float
@@ -41,7 +42,7 @@ class Level:
 
 def pareto(contents: Contents) -> str | None:
     """Agreement against bits per token for every scanner with results, as SVG; None where there are none."""
-    points, levels = _points(contents, lambda figures: figures.cost and figures.cost.bits_per_token, {"scanner"})
+    points, levels = _points(contents, lambda cost: cost.bits_per_token, {"scanner"})
     if not points:
         return None
     return plot(points, levels, "pareto", "bits per token, per KV head per layer", _bits_axis)
@@ -49,18 +50,19 @@ def pareto(contents: Contents) -> str | None:
 
 def pareto_gpu(contents: Contents) -> str | None:
     """Agreement against GPU milliseconds per decoded token; None where no scanner was timed on a GPU."""
-    points, levels = _points(contents, lambda figures: figures.cost and figures.cost.gpu_ms, {"scanner", "dense"})
+    points, levels = _points(contents, lambda cost: cost.gpu_ms, {"scanner", "dense"})
     if not points:
         return None
     return plot(points, levels, "pareto-gpu", "GPU ms per decoded token; bars: quartiles over steps", _time_axis)
 
 
 def _points(
-    contents: Contents, cost: Callable[[ScannerFigures], float | None], placed: set[str]
+    contents: Contents, cost: Callable[[ScannerCost], float | None], placed: set[str]
 ) -> tuple[list[Point], list[Level]]:
     points, levels = [], []
     for figures in contents.scanners:
-        mean, line, x = figures.agreement, figures.line, cost(figures)
+        mean, line = figures.agreement, figures.line
+        x = None if figures.cost is None else cost(figures.cost)
         if mean is None or line.role == "reference":
             continue
         if line.role in placed:

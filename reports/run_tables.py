@@ -11,6 +11,7 @@ from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents
 from leadline.reports.query import Metric
 from leadline.reports.rows import InvocationRow
+from leadline.reports.steps import STEPS
 from leadline.reports.table import Table
 from leadline.reports.words import NOTHING, number, plural, probability, share, signed, significant
 
@@ -102,6 +103,46 @@ def sessions(contents: Contents) -> Table:
         intro="Mean agreement with exact top-k over the steps of each session.",
         notes=("A session is flagged where more than half of its dense steps are empty or repeating.",),
         queries=(query.SESSIONS, query.SESSION_AGREEMENT),
+    )
+
+
+def degenerate(contents: Contents) -> Table:
+    """The steps at which some scanner wrote nothing or ran in circles, with who did."""
+    names = {figures.line.sha256: figures.line.shown for figures in contents.scanners}
+    ids = {session.sha256: session.id for session in contents.sessions}
+    found: dict[tuple[str, int], tuple[list[str], list[str]]] = {}
+    for row in contents.steps:
+        for holds, place in ((row.empty, 0), (row.repeating, 1)):
+            if holds:
+                found.setdefault((row.session, row.step), ([], []))[place].append(names[row.scanner])
+    rows = tuple(
+        (f"{ids[session]}, step {step}", ", ".join(empty) or NOTHING, ", ".join(repeating) or NOTHING)
+        for (session, step), (empty, repeating) in found.items()
+    )
+    return Table(
+        "degenerate",
+        "Degenerate steps",
+        ("step", "empty under", "repeating under"),
+        rows,
+        intro=f"{plural(len(rows), 'step')} of {contents.branch_points} where a branch is empty, or some 8-token "
+        "window occurs 3 times or more. They stay in every mean.",
+        queries=(STEPS,),
+        numeric=False,
+        folded=len(rows) > 12,
+    )
+
+
+def calibrations(contents: Contents) -> Table:
+    """Which calibration each scanner used."""
+    used = [(f.line.shown, f.line.calibration_sha256) for f in contents.scanners if f.line.calibration_sha256]
+    return Table(
+        "calibrations",
+        "Calibrations used",
+        ("scanner", "sha256 of the artifact"),
+        tuple(used),
+        queries=(query.SCANNERS,),
+        numeric=False,
+        folded=True,
     )
 
 

@@ -8,6 +8,8 @@ from leadline.reports import query
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.rows import ScannerCost
 from leadline.reports.stats import Mean
+from leadline.reports.stats_ratios import quartiles
+from leadline.reports.steps import STEPS, StepFigures
 from leadline.reports.table import Rows, Table
 from leadline.reports.words import NOTHING, megabytes, number, percent, plural, share, significant, with_interval
 
@@ -122,6 +124,19 @@ def bytes_moved(contents: Contents) -> Table:
 
 def time(contents: Contents) -> Table:
     """CPU seconds, wall and GPU milliseconds, never mixed."""
+
+    def spread(value: Callable[[StepFigures], float | None]) -> Cell:
+        """Median and quartiles over steps; nothing unless every step has the time."""
+
+        def cell(f: ScannerFigures) -> str:
+            found = [value(row) for row in contents.steps if row.scanner == f.line.sha256]
+            times = quartiles([each for each in found if each is not None])
+            if times is None or times.n < len(found):
+                return NOTHING
+            return f"{significant(times.median)} [{significant(times.low)}, {significant(times.high)}]"
+
+        return cell
+
     on_gpu = any(f.cost is not None and f.cost.on_gpu for f in contents.scanners)
     timers = sorted({timer for f in contents.scanners if f.cost for timer in f.cost.timers.split(",")})
     columns, rows = _by_scanner(
@@ -129,8 +144,9 @@ def time(contents: Contents) -> Table:
         (
             ("branches", _cost(lambda c: str(c.branches))),
             ("CPU s per token", _cost(lambda c: significant(c.cpu_seconds))),
-            ("wall ms per token, median", _cost(lambda c: significant(c.wall_ms))),
+            ("wall ms per token, median step", spread(lambda row: row.wall_ms)),
             ("GPU ms per token", _cost(lambda c: significant(c.gpu_ms))),
+            ("GPU ms, median step", spread(lambda row: row.gpu_ms)),
             ("index build s", _cost(lambda c: significant(c.index_build_seconds))),
         ),
     )
@@ -142,12 +158,13 @@ def time(contents: Contents) -> Table:
     machines = len({row.environment["cpu"] for row in contents.invocations})
     notes = [
         why,
-        "CPU s: processor time of a branch over its tokens. Wall ms: the median decode step, mean over branches.",
+        "CPU s: processor time of a branch over its tokens. Wall ms: the median decode step of a branch after two "
+        "warm-up steps. Medians over branches, with their quartiles.",
         f"GPU timer: {', '.join(timers) or NOTHING}. Read times beside each other only from an idle machine.",
     ]
     if machines > 1:
         notes.append(f"Branches were decoded on {machines} kinds of machine (see Environment): times are mixed.")
-    return Table("time", "Time", columns, rows, notes=tuple(notes), queries=(query.SCANNER_COSTS,))
+    return Table("time", "Time", columns, rows, notes=tuple(notes), queries=(query.SCANNER_COSTS, STEPS))
 
 
 def divergence(contents: Contents) -> Table:

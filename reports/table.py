@@ -11,7 +11,10 @@ Rows = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows of text. The first column names the row; `numeric` tables set the others to the right."""
+    """Columns and rows of text.
+
+    The first column names the row; `numeric` tables set the others to the right; `folded` ones open on demand.
+    """
 
     id: str
     title: str
@@ -21,3 +24,4 @@ class Table:
     notes: tuple[str, ...] = ()
     queries: tuple[Query, ...] = ()
     numeric: bool = True
+    folded: bool = False
