@@ -212,3 +212,19 @@ def test_redact_and_filter_reach_every_command(root: Path, tmp_path: Path) -> No
     assert "jane" not in (tmp_path / "o.jsonl").read_text()
     bad = runner.invoke(app, ["list", str(root), "--filter", "ok"])
     assert isinstance(bad.exception, UsageError)
+
+
+@pytest.mark.parametrize("command", ["list", "check"])
+def test_more_sessions_than_a_table_holds_back(tmp_path: Path, command: str) -> None:
+    lines = [json.dumps({"messages": chat(1, f"Task {number}.")}) for number in range(1203)]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    text = runner.invoke(app, [command, str(tmp_path)]).stdout
+    assert len([line for line in text.splitlines() if line.startswith("r#line-")]) == 1203
+    assert len([line for line in text.splitlines() if line.startswith("id ")]) == 3
+    document = json.loads(runner.invoke(app, [command, str(tmp_path), "--json"]).stdout)
+    assert [row["id"] for row in document["sessions"]] == [f"r#line-{number}" for number in range(1, 1204)]
+    assert document["n_sessions"] == 1203
+    assert document["skipped"] == []
+    (tmp_path / "r.jsonl").unlink()
+    empty = json.loads(runner.invoke(app, [command, str(tmp_path), "--json"]).stdout)
+    assert (empty["sessions"], empty["n_sessions"], empty["skipped_kinds"]) == ([], 0, {})
