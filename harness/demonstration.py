@@ -43,7 +43,7 @@ def specification(out: Path) -> RunSpec:
         sessions=(str(samples() / "replay"),),
         scanners=SCANNERS,
         calibration=str(out / "calibration.safetensors"),
-        max_context=2048,
+        max_context=2400,
         k=128,
         steps=2,
         max_new_tokens=32,
