@@ -18,21 +18,25 @@ from .schema import Message, Note, Segment
 if TYPE_CHECKING:
     from .found import Skipped
 
-_BLOCK = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
+# Every repetition has a bound, so that no text takes time out of proportion to its length.
+_BLOCK = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:(?!-----BEGIN ).){0,8000}?-----END [A-Z ]{0,40}PRIVATE KEY-----",
+    re.DOTALL,
+)
 _KEYS = re.compile(
     r"""
     \b(?:AKIA|ASIA)[0-9A-Z]{16}\b                                     # AWS
     | \bgh[pousr]_[A-Za-z0-9]{20,} | \bgithub_pat_[A-Za-z0-9_]{20,} | \bglpat-[A-Za-z0-9_-]{16,}
     | \bsk-[A-Za-z0-9_-]{16,} | \bhf_[A-Za-z0-9]{20,} | \bnpm_[A-Za-z0-9]{20,} | \bpypi-[A-Za-z0-9_-]{20,}
-    | \bxox[abeprs]-[A-Za-z0-9-]{10,} | \bAIza[0-9A-Za-z_-]{30,} | \bSG\.[\w-]{16,}\.[\w-]{16,}
-    | \beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}                         # a signed web token
+    | \bxox[abeprs]-[A-Za-z0-9-]{10,} | \bAIza[0-9A-Za-z_-]{30,} | \bSG\.[\w-]{16,99}\.[\w-]{16,}
+    | \beyJ[\w-]{8,999}\.eyJ[\w-]{8,999}\.[\w-]{8,}                     # a signed web token
     """,
     re.VERBOSE,
 )
 # What stands behind a word for a secret, when it looks random: letters and digits, no dots or brackets of code.
 _NAMED = re.compile(
     r"""((?:api[_-]?key|secret|token|passw(?:or)?d|bearer|authorization)["']?\s*[:=]?\s*["']?(?:bearer\s+)?)"""
-    r"""((?=[A-Za-z+/_-]*[0-9])(?=[0-9+/_-]*[A-Za-z])[A-Za-z0-9+/_-]{20,}=*)(?![\w.(\[])""",
+    r"""((?=[A-Za-z+/_-]{0,99}[0-9])(?=[0-9+/_-]{0,99}[A-Za-z])[A-Za-z0-9+/_-]{20,999}+=*+)(?![.(\[])""",
     re.IGNORECASE,
 )
 _URL = re.compile(r"(://)[^/\s:@\"'\\]{1,80}:[^/\s@\"'\\]{1,200}(?=@)")

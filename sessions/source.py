@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from .schema import Message
 
-_TAGGED = re.compile(r"<(issue_description|pr_description)>(.*?)</\1>", re.DOTALL)
+_TAGS = ("issue_description", "pr_description")
 _TEMPORARY = re.compile(r"/tmp/[\w.-]+")
 _WORDS = 6
 
@@ -23,9 +23,20 @@ def task_source(messages: Iterable[Message], fallback: str) -> str:
     """The source of a session that starts with `messages`; `fallback` when no user message has text."""
     for message in messages:
         if message.role == "user" and message.content.strip():
-            tagged = _TAGGED.search(message.content)
-            text = " ".join(_TEMPORARY.sub("/tmp", tagged.group(2) if tagged else message.content).split())
+            text = " ".join(_TEMPORARY.sub("/tmp", _task(message.content)).split())
             words = re.findall(r"[a-z0-9]+", re.sub(r"<[^>]{1,40}>", " ", text.lower()))[:_WORDS]
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
             return "-".join([*words, digest])[:80]
     return fallback
+
+
+def _task(text: str) -> str:
+    """What stands between the first pair of tags, else the whole text. Plain searches: the text may be anything."""
+    found: list[tuple[int, int]] = []
+    for tag in _TAGS:
+        start = text.find(f"<{tag}>")
+        end = text.find(f"</{tag}>", start) if start >= 0 else -1
+        if end >= 0:
+            found.append((start + len(tag) + 2, end))
+    start, end = min(found, default=(0, len(text)))
+    return text[start:end]

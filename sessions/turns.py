@@ -118,6 +118,7 @@ class Log:
         """Group actions by response and match every result to a call."""
         response: str | None = None
         by_action: dict[str, tuple[_Turn, int]] = {}
+        by_call: dict[str, tuple[_Turn, int]] = {}  # of ids that are used again, the latest turn's
         for position, entry in enumerate(self.entries):
             if isinstance(entry, Act):
                 # Only the latest turn can go on: a response id that returns later is a provider reusing ids.
@@ -127,25 +128,25 @@ class Log:
                 turn = self._turns[-1]
                 turn.acts.append(position)
                 turn.content = turn.content or entry.content
-                known = {call.id for call in turn.calls}
-                turn.calls.extend(call for call in entry.calls if call.id not in known)
+                known = {call.id for call in entry.calls if by_call.get(call.id, (None, 0))[0] is turn}
+                for call in entry.calls:
+                    if call.id in known:
+                        continue
+                    if by_call.get(call.id, (None, 0))[0] is not turn:
+                        by_call[call.id] = (turn, len(turn.calls))
+                    turn.calls.append(call)
                 if entry.calls:
-                    by_action[entry.event] = (turn, [call.id for call in turn.calls].index(entry.calls[-1].id))
+                    by_action[entry.event] = by_call[entry.calls[-1].id]
                 self._turn_at[position] = turn
             elif isinstance(entry, Result):
-                self._match(position, entry, by_action)
+                found = by_call.get(entry.call_id) if entry.call_id is not None else None
+                if found is None and entry.cause is not None:
+                    found = by_action.get(entry.cause)
+                self._match(position, entry, found)
             elif isinstance(entry, Say) and entry.message.role == "assistant":
                 response = None
 
-    def _match(self, position: int, result: Result, by_action: dict[str, tuple[_Turn, int]]) -> None:
-        found: tuple[_Turn, int] | None = None
-        for turn in reversed(self._turns):
-            numbers = [n for n, call in enumerate(turn.calls) if call.id == result.call_id]
-            if numbers:
-                found = (turn, numbers[0])
-                break
-        if found is None and result.cause is not None:
-            found = by_action.get(result.cause)
+    def _match(self, position: int, result: Result, found: tuple[_Turn, int] | None) -> None:
         if found is None and result.call_id is None and self._turns:
             turn = self._turns[-1]
             open_calls = [n for n in range(len(turn.calls)) if n not in turn.results]

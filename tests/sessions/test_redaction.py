@@ -114,3 +114,18 @@ def test_counts_start_anew_for_every_session() -> None:
     for _ in range(2):
         (note,) = redactor.draft(Draft("f", (), ({"x": JANE},), True)).notes
         assert note.reason.endswith("1 home paths")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("-----BEGIN " + "PRIVATE KEY-----", "token", "token1", "tokenA1.", "eyJaaaaaaaaaa-", "://a:", "a@b."),
+        *("a" * 50 + "@", "sk-", "SG.aaaaaaaaaaaaaaaaaa-", "<pr_description>", "data:image/x"),
+    ],
+)
+def test_no_text_takes_time_out_of_proportion(tmp_path: Path, piece: str) -> None:
+    """A pattern that looked ahead without a bound would take minutes here."""
+    text = piece * (600_000 // len(piece))
+    (tmp_path / "c.json").write_text(json.dumps({"messages": chat(1, text)}))
+    (session,) = discover(tmp_path, redact=True).sessions
+    assert len(session.steps) == 1
