@@ -8,10 +8,10 @@ segment so far is closed and a new one opens with what the agent's model saw fro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .content import note
+from .content import note, plain
 from .schema import Message, Note, Segment, ToolCall, View
 
 UNMATCHED = "a tool result whose call"  # how the note on a result without its call begins
@@ -84,7 +84,7 @@ class Log:
     """
 
     def __init__(self, entries: Iterable[Entry], notes: list[Note], dialect: Literal["v0", "v1"]) -> None:
-        self.entries = list(entries)
+        self.entries = [_without_images(entry, notes) for entry in entries]
         self.notes = notes
         self._dialect = dialect
         self._newest: tuple[int, int | None] | None = None  # position and offset of the newest summary
@@ -279,3 +279,15 @@ class Log:
 
 def _steps(segment: Segment) -> bool:
     return any(message.role == "assistant" for message in segment.messages[segment.carried :])
+
+
+def _without_images(entry: Entry, notes: list[Note]) -> Entry:
+    """The entry with inline images replaced, whatever part of an event its text came from."""
+    if isinstance(entry, Say) and ";base64," in entry.message.content:
+        text = plain(entry.message.content, entry.where, notes)
+        return replace(entry, message=entry.message.model_copy(update={"content": text}))
+    if isinstance(entry, (Act, Result)) and ";base64," in entry.content:
+        return replace(entry, content=plain(entry.content, entry.where, notes))
+    if isinstance(entry, Condense) and entry.summary is not None:
+        return replace(entry, summary=plain(entry.summary, entry.where, notes))
+    return entry

@@ -89,3 +89,15 @@ def test_strays_in_a_history_are_noted(tmp_path: Path) -> None:
         ("item 8", "not an OpenHands V1 event"),
         ("item 9", "not an OpenHands V1 event"),
     ]
+
+
+def test_images_reach_no_prompt_by_way_of_commands_or_summaries(tmp_path: Path) -> None:
+    image = "data:image/png;base64,iVBORw0KGgo="
+    act = {"command": f"echo {image}", "thought": image, "action": "run"}
+    result = {"content": "x", "observation": "run", "metadata": {"prefix": image}, "exit_code": 0}
+    (session,) = read(tmp_path, {"issue": {}, "history": [RESOLVER[0], act, result]})
+    assert not any("base64" in text for _, text in shape(session))
+    assert any(note.kind == "image" for note in session.notes)
+    events = [*V1[:-2], {**V1[-2], "summary": f"Sum. {image}"}, V1[-1]]
+    (session,) = read(tmp_path, {"instance_id": "i", "history": events})
+    assert session.segments[1].messages[2].content == "Sum. [image]"
