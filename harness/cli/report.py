@@ -1,4 +1,4 @@
-"""`leadline report`: one run of a results database as HTML, Markdown or JSON."""
+"""`leadline report`: one run of a results database as HTML, Markdown, JSON, one flat table, or a viewer's pages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class Format(StrEnum):
     html = "html"
     md = "md"
     json = "json"
+    csv = "csv"
+    parquet = "parquet"
 
 
 def report(
@@ -26,33 +28,48 @@ def report(
     formats: Annotated[
         list[Format] | None, typer.Option("--format", help="What to write, repeatable; html and md where left out.")
     ] = None,
+    viewer: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the session viewer there, a page per session; no report unless asked."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, write nothing.")] = False,
 ) -> None:
     """Write the report of a run and print the paths of the files."""
     from leadline.database import Results
     from leadline.errors import UsageError, explain
     from leadline.reports.contents import gather
+    from leadline.reports.flat import flat, to_csv, to_parquet
     from leadline.reports.html import html
     from leadline.reports.json_report import report_json
     from leadline.reports.markdown import markdown
+    from leadline.reports.viewer import write_pages
 
     with Results.open(database, read_only=True) as results:
         contents = gather(results, run)
     if as_json:
         print(report_json(contents))
         return
+    writers = {
+        Format.html: lambda: html(contents).encode(),
+        Format.md: lambda: markdown(contents).encode(),
+        Format.json: lambda: report_json(contents).encode(),
+        Format.csv: lambda: to_csv(flat(contents)).encode(),
+        Format.parquet: lambda: to_parquet(flat(contents)),
+    }
     folder = out or database.parent
-    writers = {Format.html: html, Format.md: markdown, Format.json: report_json}
-    for name in dict.fromkeys(formats or (Format.html, Format.md)):
-        path = folder / f"report.{name}"
-        text = writers[name](contents)
-        try:
+    chosen = formats or ([] if viewer is not None else [Format.html, Format.md])
+    path = folder
+    try:
+        for name in dict.fromkeys(chosen):
+            path = folder / f"report.{name}"
+            data = writers[name]()
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                explain(
-                    "cannot write the report", file=path, found=error.strerror, do="name another directory with --out"
-                )
-            ) from None
-        print(path)
+            path.write_bytes(data)
+            print(path)
+        if viewer is not None:
+            path = viewer
+            print(write_pages(contents, viewer))
+    except OSError as error:
+        raise UsageError(
+            explain("cannot write the report", file=path, found=error.strerror, do="name another directory")
+        ) from None

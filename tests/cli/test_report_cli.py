@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +15,9 @@ from typer.testing import CliRunner, Result
 
 from leadline.cli.export import export
 from leadline.cli.report import report
+from leadline.database import Results
 from leadline.errors import UsageError
+from leadline.records import Exclusion
 from reports import factory
 
 app = typer.Typer()
@@ -50,6 +53,54 @@ def test_out_and_format_choose_where_and_what(database: Path, tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["report.json"]
 
 
+def test_every_format_is_written_where_asked(database: Path, tmp_path: Path) -> None:
+    names = ("md", "html", "json", "csv", "parquet")
+    out = tmp_path / "all"
+    result = call("report", database, "--out", out, *(word for name in names for word in ("--format", name)))
+    assert result.stdout.split("\n")[:-1] == [str(out / f"report.{name}") for name in names]
+    assert (out / "report.csv").read_text().startswith("run,kind,metric,scanner,baseline,")
+    assert pq.read_table(out / "report.parquet").num_rows == len((out / "report.csv").read_text().splitlines()) - 1
+
+
+def test_the_viewer_is_a_folder_of_pages(database: Path, tmp_path: Path) -> None:
+    result = call("report", database, "--viewer", tmp_path / "viewer")
+    assert result.stdout == f"{tmp_path / 'viewer' / 'index.html'}\n"
+    assert len(list((tmp_path / "viewer").iterdir())) == 4
+    assert not (database.parent / "report.html").exists()
+    both = call("report", database, "--viewer", tmp_path / "viewer", "--format", "html")
+    assert len(both.stdout.splitlines()) == 2
+    assert (database.parent / "report.html").exists()
+
+
+def test_a_run_in_progress_is_reported_while_its_writer_holds_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    factory.fill(path, finish=False)
+    with Results.open(path) as writer:
+        run = writer.start_run(factory.spec(), factory.model(), factory.environment(), "leadline resume")
+        assert call("report", path, "--format", "md", "--out", tmp_path / "out").exit_code == 0
+        writer.add_session(run, factory.session(7))
+    assert "still running" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_only_failures_make_a_report_that_lists_them(tmp_path: Path) -> None:
+    path = tmp_path / "results.sqlite"
+    failed = Exclusion(path="a.json", session_sha256=None, step=3, reason="failed: out of memory")
+    factory.fill(path, sessions=1, labels=(), exclusions=[failed])
+    call("report", path)
+    for name in ("report.html", "report.md"):
+        assert "failed: out of memory" in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("command", ["report", "export"])
+def test_a_database_of_another_version_is_refused_in_words(database: Path, command: str) -> None:
+    with sqlite3.connect(database) as raw:
+        raw.execute("UPDATE schema_version SET version = 99, written_by = '7.0'")
+    with pytest.raises(
+        UsageError, match=r"another schema version(.|\n)*99, written by leadline 7.0(.|\n)*update leadline"
+    ):
+        call(command, database)
+
+
 def test_json_goes_to_standard_output_and_writes_nothing(database: Path) -> None:
     result = call("report", database, "--json")
     assert json.loads(result.stdout)["model"]["id"] == "tiny-llama"
@@ -71,6 +122,7 @@ def test_export_writes_standard_output_and_files(database: Path, tmp_path: Path)
         (("report", "nowhere.sqlite"), "no such file"),
         (("report", "{db}", "--run", 5), "no such run"),
         (("report", "{db}", "--out", "{db}"), "cannot write the report"),
+        (("report", "{db}", "--viewer", "{db}"), "cannot write the report"),
         (("export", "{db}", "--format", "parquet"), "name a file with --out"),
         (("export", "{db}", "--run", 5), "no such run"),
         (("export", "{db}", "--out", "{db}/x.csv"), "cannot write the export"),

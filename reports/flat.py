@@ -1,0 +1,134 @@
+"""The figures of a report as one flat table, for spreadsheets and notebooks: a row per figure, a column per property.
+
+`kind` says what a row holds: "mean" of a scanner over units, "difference" of a pair over units, "cost" of a scanner,
+"ratio" of a pair's costs. `low` and `high` are the 95% interval. What a kind does not have is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leadline.reports.checks import Check
+from leadline.reports.comparisons import Comparison
+from leadline.reports.contents import Contents, ScannerFigures
+from leadline.reports.stats import Mean
+from leadline.reports.stats_ratios import Ratio
+
+MEANS = (
+    "agreement", "dense_agreement", "recorded_agreement", "token_agreement", "exact_match", "reference_kl_dense",
+    "reference_kl_exact", "reference_top1_dense", "reference_top1_exact", "recorded_kl_dense", "recorded_kl_exact",
+    "recorded_top1_dense", "recorded_top1_exact", "recorded_extra_nats",
+)  # fmt: skip
+COSTS = (
+    "bits_per_token", "code_bits", "active_channels", "scan_planned_bytes", "scan_realised_bytes", "scan_sector_bytes",
+    "row_bytes", "tail_bytes", "union_rows", "index_bytes", "index_build_seconds", "cpu_seconds", "wall_ms", "gpu_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the flat table."""
+
+    run: int
+    kind: str
+    metric: str
+    scanner: str
+    baseline: str | None = None
+    family: str | None = None
+    units: int | None = None
+    steps: int | None = None
+    value: float | None = None
+    se: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    holm_p: float | None = None
+    tost_p: float | None = None
+    wins: int | None = None
+    ties: int | None = None
+    losses: int | None = None
+    d_z: float | None = None
+    detectable: float | None = None
+    verdict: str | None = None
+
+
+def flat(contents: Contents) -> list[Figure]:
+    """Every figure of a run; one that nothing is stored for has no row."""
+    run = contents.run.id
+    found: list[Figure] = []
+    for figures in contents.scanners:
+        found += _scanner(run, figures)
+    found += [_difference(run, each) for each in contents.comparisons.comparisons]
+    for check in contents.checks:
+        found += _ratios(run, check)
+    return found
+
+
+def to_csv(figures: list[Figure]) -> str:
+    """CSV with a header; empty cells are nulls."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(Figure)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(figure) for figure in figures)
+    return out.getvalue()
+
+
+def to_parquet(figures: list[Figure]) -> bytes:
+    """A Parquet file whose columns have the same types whatever the rows."""
+    kinds = {"int": pa.int64(), "float": pa.float64(), "str": pa.string()}
+    schema = pa.schema([(field.name, kinds[str(field.type).split(" ")[0]]) for field in fields(Figure)])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([asdict(figure) for figure in figures], schema=schema), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _scanner(run: int, figures: ScannerFigures) -> Iterator[Figure]:
+    name = figures.line.shown
+    for metric in MEANS:
+        mean: Mean | None = getattr(figures, metric)
+        if mean is not None:
+            yield Figure(
+                run, "mean", metric, name, units=mean.n, steps=figures.steps, value=mean.mean, se=mean.se, low=mean.low,
+                high=mean.high,
+            )  # fmt: skip
+    for metric in COSTS:
+        value = getattr(figures.cost, metric, None)
+        if value is not None:
+            yield Figure(run, "cost", metric, name, steps=figures.steps, value=value)
+
+
+def _difference(run: int, each: Comparison) -> Figure:
+    d = each.difference
+    return Figure(
+        run, "difference", each.metric, each.scanner, each.baseline, _family(each.declared), d.n, each.steps,
+        d.difference, d.se, d.low, d.high, each.p, each.holm_p, each.tost_p, d.wins, d.ties, d.losses, d.d_z, d.mde,
+        each.verdict,
+    )  # fmt: skip
+
+
+def _ratios(run: int, check: Check) -> Iterator[Figure]:
+    pair = {"scanner": check.scanner, "baseline": check.baseline, "family": _family(check.declared)}
+    for metric in ("scan_bytes", "row_bytes"):
+        exact: float | None = getattr(check, metric)
+        if exact is not None:
+            yield Figure(run, "ratio", metric, steps=check.steps, value=exact, **pair)
+    for metric, ratio in (("gpu_ms", check.gpu), ("wall_ms", check.wall), ("cpu_seconds", check.cpu)):
+        if ratio is not None:
+            yield _ratio(run, metric, ratio, pair)
+
+
+def _ratio(run: int, metric: str, ratio: Ratio, pair: dict[str, str]) -> Figure:
+    return Figure(
+        run, "ratio", metric, units=ratio.units, steps=ratio.steps, value=ratio.geometric_mean, low=ratio.low,
+        high=ratio.high, **pair,
+    )  # fmt: skip
+
+
+def _family(declared: bool) -> str:
+    return "declared" if declared else "exploratory"
