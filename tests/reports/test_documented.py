@@ -13,6 +13,7 @@ import typer
 
 from leadline.cli.compare import compare
 from leadline.cli.export import export
+from leadline.cli.replay import replay
 from leadline.cli.report import report
 from leadline.reports.gates import ABSOLUTE, BYTES, TIMES, parse_rules
 from reports import factory
@@ -58,7 +59,7 @@ def test_five_queries_run_and_answer(page: str, database: Path) -> None:
 def parse(line: str) -> dict[str, Any]:
     """The parameters of a documented command line, as its command would get them; nothing is run."""
     app = typer.Typer()
-    for command in (report, compare, export):
+    for command in (report, compare, export, replay):
         app.command()(command)
     words = shlex.split(line, comments=True)[1:]
     command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
@@ -79,9 +80,10 @@ def test_the_workflow_compares_with_rules_that_exist(page: str) -> None:
     [line] = [step["run"] for step in steps if "leadline compare" in step.get("run", "")]
     parameters = parse(line[line.index("leadline compare") :])
     assert [rule.metric for rule in parse_rules(parameters["fail"], 0.05)] == ["agreement", "scan_bytes"]
-    assert all(
-        step["if"] == "always()" for step in steps if "compare.md" in step.get("run", "") and step["run"] != line
-    )
+    told = [step for step in steps if "compare.md" in step.get("run", "") and step["run"] != line]
+    assert [step["if"] for step in told] == ["always()"] * 2
+    [replayed] = re.findall(r'leadline" (replay .*)', text)
+    assert parse(f"leadline {replayed}")["db"] == Path("$side.sqlite")
 
 
 def test_every_rule_is_documented(page: str) -> None:
