@@ -152,9 +152,13 @@ def _in_tree(form: dict[str, bytes], name: str, draw: random.Random) -> None:
     except (ValueError, EOFError, OSError, zlib.error, RecursionError):  # damaged by an earlier change
         _in_bytes(form, name, draw)
         return
-    for _ in range(draw.choice([1, 1, 3])):
-        value = _changed(value, draw)
-    pieces[at] = json.dumps(value).encode()
+    try:
+        for _ in range(draw.choice([1, 1, 3])):
+            value = _changed(value, draw)
+        pieces[at] = json.dumps(value).encode()
+    except RecursionError:  # nested more than this process can copy
+        _in_bytes(form, name, draw)
+        return
     made = b"\n".join(pieces)
     form[name] = gzip.compress(made) if packed else made
 
