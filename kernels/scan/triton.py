@@ -18,20 +18,44 @@ from leadline.kernels.slots import Slots
 
 
 @jit
-def spread(word: tl.tensor, size: tl.constexpr, lanes: tl.constexpr) -> tl.tensor:
-    """`[size]` -> `[size, lanes]`. By `join`, so that the copies stay in the word's thread, where they cost nothing."""
+def spread(word: tl.tensor, size: tl.constexpr, lanes: tl.constexpr, copies: tl.constexpr) -> tl.tensor:
+    """`copies` of each element, side by side, as `[size, lanes]`. By `join`, so that they stay in their element's
+    thread, where they cost nothing.
+    """
     wide = word
-    if lanes > 1:
+    if copies > 1:
         wide = tl.join(wide, wide)
-    if lanes > 2:
+    if copies > 2:
         wide = tl.join(wide, wide)
-    if lanes > 4:
+    if copies > 4:
         wide = tl.join(wide, wide)
-    if lanes > 8:
+    if copies > 8:
         wide = tl.join(wide, wide)
-    if lanes > 16:
+    if copies > 16:
         wide = tl.join(wide, wide)
     return tl.reshape(wide, [size, lanes])
+
+
+@jit
+def write_scores(
+    score: tl.tensor,
+    out: tl.tensor,
+    maxima: tl.tensor,
+    first: tl.tensor,
+    tokens: tl.tensor,
+    size: tl.constexpr,
+    lanes: tl.constexpr,
+) -> None:
+    """Store one head's scores `[size, lanes]` of tokens `first` on, and where `maxima` is given each 64-token block's
+    largest, +inf where one is not a number.
+    """
+    token = first.to(tl.int64) + tl.arange(0, size)[:, None] * lanes + tl.arange(0, lanes)[None, :]
+    tl.store(out + token, score, mask=token < tokens)
+    if maxima is not None:
+        blocks: tl.constexpr = size * lanes // 64
+        known = tl.where(score == score, score, float("inf"))
+        block = first // 64 + tl.arange(0, blocks)
+        tl.store(maxima + block, tl.max(tl.reshape(known, [blocks, 64]), 1), mask=block * 64 < tokens)
 
 
 @jit
@@ -52,7 +76,7 @@ def _value(words: tl.tensor, size: tl.constexpr, lanes: tl.constexpr, depth: tl.
     lane = tl.arange(0, lanes)
     bits = tl.full([size, lanes], 0x3F800000, tl.int32)
     for p in tl.static_range(depth):
-        bits |= ((spread(words[p].to(tl.int32), size, lanes) >> lane[None, :]) & 1) << (22 - p)
+        bits |= ((spread(words[p].to(tl.int32), size, lanes, lanes) >> lane[None, :]) & 1) << (22 - p)
     return bits.to(tl.float32, bitcast=True) - (1.5 - 0.5 ** (depth + 1))
 
 
@@ -98,7 +122,6 @@ def _scan(
         words = tl.minimum(words, tl.load(blocks) * per_block)
     if tl.program_id(0) * size >= words:
         return
-    live = word < words
     query += head * query_head
     planes += head * plane_head
     scales += head * scale_head
@@ -132,17 +155,13 @@ def _scan(
             summed = ()
             for g in tl.static_range(group):
                 weight = tl.load(query + g * query_group + c) * twice
-                summed += (scores[g] + spread(weight, size, lanes) * half,)  # type: ignore[assignment]
+                summed += (scores[g] + spread(weight, size, lanes, lanes) * half,)  # type: ignore[assignment]
             scores = summed
             slot += 1
-    token = word.to(tl.int64)[:, None] * lanes + tl.arange(0, lanes)[None, :]
-    block = tl.program_id(0) * (size // per_block) + tl.arange(0, size // per_block)
     for g in tl.static_range(group):
-        tl.store(out + head * out_head + g * out_group + token, scores[g], mask=live[:, None])
-        if maxima is not None:
-            known = tl.where(scores[g] == scores[g], scores[g], float("inf"))
-            peak = tl.max(tl.reshape(known, [size // per_block, 64]), 1)
-            tl.store(maxima + (head * group + g) * capacity + block, peak, mask=block * per_block < words)
+        peaks = None if maxima is None else maxima + (head * group + g) * capacity
+        own = out + head * out_head + g * out_group
+        write_scores(scores[g], own, peaks, tl.program_id(0) * size * lanes, words * lanes, size, lanes)
     if counter is not None:
         tl.atomic_add(counter, moved, sem="relaxed")
 
