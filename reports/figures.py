@@ -15,11 +15,12 @@ from leadline.reports.row_charts import divergences, forest, stages
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure: its SVG and the line of text below it."""
+    """One figure: its SVG and the line of text below it; `narrow` ones are legible on a phone without scrolling."""
 
     id: str
     svg: Markup
     note: str
+    narrow: bool
 
 
 _PARETO = (
@@ -59,11 +60,14 @@ FIGURES: tuple[tuple[str, str, Callable[[Contents], str | None], str], ...] = (
 )
 
 
+NARROW = ("figure-forest", "figure-kl", "figure-stages")
+
+
 def figures(contents: Contents) -> dict[str, list[Drawing]]:
     """Every figure that the run has figures for, by table id."""
     drawn: dict[str, list[Drawing]] = {}
     for table, id, make, note in FIGURES:
         svg = make(contents)
         if svg is not None:
-            drawn.setdefault(table, []).append(Drawing(id, Markup(svg), note))
+            drawn.setdefault(table, []).append(Drawing(id, Markup(svg), note, id in NARROW))
     return drawn

@@ -113,21 +113,18 @@ def _difference(run: int, each: Comparison) -> Figure:
 
 
 def _ratios(run: int, check: Check) -> Iterator[Figure]:
-    pair = {"scanner": check.scanner, "baseline": check.baseline, "family": _family(check.declared)}
+    pair = (check.scanner, check.baseline, _family(check.declared))
     for metric in ("scan_bytes", "row_bytes"):
         exact: float | None = getattr(check, metric)
         if exact is not None:
-            yield Figure(run, "ratio", metric, steps=check.steps, value=exact, **pair)
-    for metric, ratio in (("gpu_ms", check.gpu), ("wall_ms", check.wall), ("cpu_seconds", check.cpu)):
+            yield Figure(run, "ratio", metric, *pair, steps=check.steps, value=exact)
+    times: tuple[tuple[str, Ratio | None], ...]
+    times = (("gpu_ms", check.gpu), ("wall_ms", check.wall), ("cpu_seconds", check.cpu))
+    for metric, ratio in times:
         if ratio is not None:
-            yield _ratio(run, metric, ratio, pair)
-
-
-def _ratio(run: int, metric: str, ratio: Ratio, pair: dict[str, str]) -> Figure:
-    return Figure(
-        run, "ratio", metric, units=ratio.units, steps=ratio.steps, value=ratio.geometric_mean, low=ratio.low,
-        high=ratio.high, **pair,
-    )  # fmt: skip
+            yield Figure(
+                run, "ratio", metric, *pair, ratio.units, ratio.steps, ratio.geometric_mean, None, ratio.low, ratio.high
+            )
 
 
 def _family(declared: bool) -> str:

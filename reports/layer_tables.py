@@ -32,6 +32,7 @@ def stages(contents: Contents) -> Table:
         tuple(rows) if names else (),
         notes=tuple(notes),
         queries=(STAGES,),
+        empty=NOTHING,
     )
 
 

@@ -57,7 +57,7 @@ def _table(table: Table) -> list[str]:
         lines = [_line(table.columns), "| " + " | ".join(rule) + " |", *(_line(row) for row in table.rows)]
         parts.append("\n".join(lines))
     else:
-        parts.append("Nothing to show yet.")
+        parts.append(cell(table.empty))
     parts += [cell(note) for note in table.notes]
     if table.queries:
         sql = "\n\n".join(f"-- {query.name}\n{query.sql};" for query in table.queries)

@@ -11,11 +11,11 @@ from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents
 from leadline.reports.query import METRICS
 from leadline.reports.stats import Mean
-from leadline.reports.svg import ACCENT, BAD, BASE, GOOD, INK, MUTED, SERIES, draw, plain_axes
+from leadline.reports.svg import ACCENT, BAD, BASE, CARD, GOOD, INK, MUTED, SERIES, draw, plain_axes
 from leadline.reports.words import signed, visible
 
 COLOURS = {"better": GOOD, "worse": BAD, "equivalent": ACCENT, "inconclusive": MUTED}
-WIDTH = 8.4
+WIDTH = 5.2
 
 
 def forest(contents: Contents) -> str | None:
@@ -31,18 +31,15 @@ def forest(contents: Contents) -> str | None:
         axes.axvline(0, color=MUTED, linewidth=1)
         for place, each in enumerate(found):
             _difference(axes, place, each)
-        _rows(axes, [visible(f"{each.scanner} − {each.baseline}") for each in found])
+        names = [visible(f"{each.scanner} − {each.baseline}") for each in found]
+        _rows(axes, names, [INK if each.declared else MUTED for each in found])
         split = sum(each.declared for each in found)
         if 0 < split < len(found):
-            axes.axhline(split - 0.5, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
-        for label, each in zip(axes.get_yticklabels(), found, strict=True):
-            label.set_color(INK if each.declared else MUTED)
+            axes.axhline(split - 0.64, color=MUTED, linewidth=0.8, linestyle=(0, (2, 3)))
         axes.set_xlabel(f"difference in agreement; band: ±{margin:g}, the margin of equivalence", color=INK)
-        low, high = axes.get_xlim()
-        axes.set_xlim(low, high + 0.34 * (high - low))
         for place, each in enumerate(found):
-            said = f"{signed(each.difference.difference)}  {each.verdict}"
-            axes.text(high + 0.03 * (high - low), place, said, color=COLOURS[each.verdict], va="center", fontsize=9)
+            said = f"{signed(each.difference.difference)} {each.verdict}"
+            _text(axes, 1, place, said, COLOURS[each.verdict])
 
     return draw("forest", "Paired differences in agreement with 95% intervals", _size(len(found)), paint)
 
@@ -105,23 +102,31 @@ def stages(contents: Contents) -> str | None:
         for number, name in enumerate(names):
             widths = [by_scanner.get((line.sha256, name), 0.0) for line in lines]
             colour = SERIES[number % len(SERIES)]
-            axes.barh(range(len(lines)), widths, 0.62, left=left, color=colour, label=visible(name), linewidth=0)
+            axes.barh(range(len(lines)), widths, 0.42, left=left, color=colour, label=visible(name), linewidth=0)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         _rows(axes, [visible(line.shown) for line in lines])
         axes.set_xlabel("GPU ms per decoded token", color=INK)
-        axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=4, loc="lower left", bbox_to_anchor=(0, 1))
+        axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
 
     return draw("stages", "GPU time by stage", _size(len(lines) + 1), paint)
 
 
-def _rows(axes: Any, names: Sequence[str]) -> None:
-    """One labelled row per name, the first on top."""
-    axes.set_yticks(range(len(names)), names, fontsize=9, parse_math=False)
-    axes.set_ylim(len(names) - 0.4, -0.6)
+def _rows(axes: Any, names: Sequence[str], colours: Sequence[str] | None = None) -> None:
+    """One row per name, the first on top; the name stands over its row, so that a narrow page has room for the row."""
+    for place, name in enumerate(names):
+        _text(axes, 0, place, name, colours[place] if colours else INK)
+    axes.set_yticks([])
+    axes.set_ylim(len(names) - 0.5, -0.75)
     plain_axes(axes)
-    axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
 
 
+def _text(axes: Any, side: int, place: int, text: str, colour: str) -> None:
+    """Text over row `place`, at the left (0) or the right (1) end."""
+    where = {"transform": axes.get_yaxis_transform(), "ha": "right" if side else "left", "va": "center"}
+    box = {"facecolor": CARD, "edgecolor": "none", "pad": 0.5}  # lines end where words stand
+    axes.text(side, place - 0.4, text, color=colour, fontsize=9, parse_math=False, bbox=box, **where)
+
+
 def _size(rows: int) -> tuple[float, float]:
-    return WIDTH, 0.9 + 0.26 * max(rows, 2)
+    return WIDTH, 0.9 + 0.4 * max(rows, 2)

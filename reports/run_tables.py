@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Sequence
 
 from leadline.reports import query
 from leadline.reports.choices import verdict_rule
@@ -148,8 +150,7 @@ def calibrations(contents: Contents) -> Table:
 
 def exclusions(contents: Contents) -> Table:
     """Excluded sessions, files and steps, counted by reason."""
-    counts = Counter(item.reason for item in contents.exclusions)
-    rows = tuple((reason, str(count)) for reason, count in counts.most_common())
+    rows = tuple(by_reason([item.reason for item in contents.exclusions]))
     return Table(
         "exclusions",
         "Excluded",
@@ -158,6 +159,21 @@ def exclusions(contents: Contents) -> Table:
         intro=f"{plural(len(contents.exclusions), 'item')} not replayed; nothing was cut short to fit.",
         queries=(query.EXCLUSIONS,),
     )
+
+
+def by_reason(reasons: Sequence[str]) -> list[tuple[str, str]]:
+    """Reasons with their counts, most frequent first; those that differ in numbers alone are one, with their range."""
+    groups: dict[tuple[str, ...], list[list[int]]] = {}
+    for reason in reasons:
+        parts = re.split(r"(\d+)", reason)
+        groups.setdefault(tuple(parts[::2]), []).append([int(number) for number in parts[1::2]])
+    rows = []
+    for words, numbers in sorted(groups.items(), key=lambda item: -len(item[1])):
+        ends = [(min(column), max(column)) for column in zip(*numbers, strict=True)]
+        shown = [str(low) if low == high else f"{low} to {high}" for low, high in ends]
+        text = "".join(part for pair in zip(words, [*shown, ""], strict=True) for part in pair)
+        rows.append((text, str(len(numbers))))
+    return rows
 
 
 def environment(contents: Contents) -> Table:

@@ -9,7 +9,8 @@ from leadline.reports.words import number, plural, probability, signed, with_int
 
 def summary(contents: Contents) -> list[str]:
     """The sentences that open a report, most important first."""
-    sentences = [_what(contents), _verdicts(contents), _best(contents), _floor(contents), _degenerate(contents)]
+    made = (_what, _verdicts, _doubts, _best, _floor, _degenerate)
+    sentences = [sentence(contents) for sentence in made]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -54,6 +55,12 @@ def _verdicts(contents: Contents) -> str:
             f"{probability(min(1.0, reachable))}."
         )
     return text
+
+
+def _doubts(contents: Contents) -> str:
+    found = [(each, "; ".join(each.doubts)) for each in contents.checks if each.declared and each.doubts]
+    shown = [f"{each.scanner} against {each.baseline} ({doubts})" for each, doubts in found]
+    return f"In doubt: {', '.join(shown)}." if shown else ""
 
 
 def _best(contents: Contents) -> str:

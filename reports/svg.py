@@ -17,7 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Stand-ins that matplotlib draws with, and the page's variables that replace them.
-INK, MUTED, ACCENT, BASE, GOOD, BAD = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+INK, MUTED, ACCENT, BASE, GOOD, BAD, CARD = (f"#0{number}0{number}0{number}" for number in range(1, 8))
 SERIES = tuple(f"#0a0a0{number}" for number in range(1, 8))
 VARIABLES = {
     INK: "var(--ink)",
@@ -26,6 +26,7 @@ VARIABLES = {
     BASE: "var(--base)",
     GOOD: "var(--good)",
     BAD: "var(--bad)",
+    CARD: "var(--card)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
 }
 SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "leadline", "font.size": 10}

@@ -13,7 +13,8 @@ Rows = tuple[tuple[str, ...], ...]
 class Table:
     """Columns and rows of text.
 
-    The first column names the row; `numeric` tables set the others to the right; `folded` ones open on demand.
+    The first column names the row; `numeric` tables set the others to the right; `folded` ones open on demand; `empty`
+    stands in the place of no rows.
     """
 
     id: str
@@ -25,3 +26,4 @@ class Table:
     queries: tuple[Query, ...] = ()
     numeric: bool = True
     folded: bool = False
+    empty: str = "Nothing to show yet."

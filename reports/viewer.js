@@ -52,6 +52,8 @@
     }
     current = point;
     current.classList.add("current");
+    const tail = current.querySelector(".tail");
+    if (tail) tail.scrollTop = tail.scrollHeight; // its end is where the step begins
     const link = links.get(current.id);
     if (link) {
       link.setAttribute("aria-current", "true");

@@ -54,7 +54,7 @@ def _common(a: list[str], b: list[str]) -> list[tuple[int, int]]:
     end = 0
     while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
         end += 1
-    middle = _table(a[start : len(a) - end], b[start : len(b) - end])
+    middle = _longest(a[start : len(a) - end], b[start : len(b) - end])
     return [
         *((k, k) for k in range(start)),
         *((start + x, start + y) for x, y in middle),
@@ -62,20 +62,29 @@ def _common(a: list[str], b: list[str]) -> list[tuple[int, int]]:
     ]
 
 
-def _table(a: list[str], b: list[str]) -> list[tuple[int, int]]:
-    lengths = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
-    for i in range(len(a) - 1, -1, -1):
-        row, below, word = lengths[i], lengths[i + 1], a[i]
-        for j in range(len(b) - 1, -1, -1):
-            row[j] = below[j + 1] + 1 if word == b[j] else max(below[j], row[j + 1])
+def _longest(a: list[str], b: list[str]) -> list[tuple[int, int]]:
+    """Index pairs of a longest common subsequence, bit-parallel so that long steps cost little.
+
+    After i words of `a`, bit j of row i is 0 where the subsequence with b[: j + 1] is longer than with b[:j].
+    """
+    where: dict[str, int] = {}
+    for j, word in enumerate(b):
+        where[word] = where.get(word, 0) | 1 << j
+    everything = (1 << len(b)) - 1
+    rows = [everything]
+    for word in a:
+        row = rows[-1]
+        matched = row & where.get(word, 0)
+        rows.append(((row + matched) | (row - matched)) & everything)
     pairs = []
-    i = j = 0
-    while i < len(a) and j < len(b):
-        if a[i] == b[j]:
+    i, j = len(a), len(b)
+    while i and j:
+        bit = 1 << (j - 1)
+        if rows[i] & bit:
+            j -= 1
+        elif rows[i - 1] & bit:
+            i, j = i - 1, j - 1
             pairs.append((i, j))
-            i, j = i + 1, j + 1
-        elif lengths[i + 1][j] >= lengths[i][j + 1]:
-            i += 1
         else:
-            j += 1
-    return pairs
+            i -= 1
+    return pairs[::-1]

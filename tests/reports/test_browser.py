@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports.browser import Browser
+from reports.browser import Browser, executable
 
 from leadline.database import Results
 from leadline.records import Exclusion
@@ -300,3 +300,13 @@ def test_it_prints_what_is_on_view_in_full(browser: Browser, report: Path) -> No
         assert browser.run("document.querySelector('#agreement table').checkVisibility()") is True
     finally:
         browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_missing_browser_is_an_error_in_ci_and_a_skip_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEADLINE_CHROMIUM", "no-such-browser")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install chromium"):
+        executable()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="no Chromium found"):
+        executable()

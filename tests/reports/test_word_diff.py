@@ -33,6 +33,13 @@ def test_an_exchange_shows_the_references_words_first() -> None:
     )
 
 
+def test_long_texts_are_compared_whole() -> None:
+    reference = " ".join(f"w{number % 97}" for number in range(3000))
+    text = " ".join(f"w{number % 89}" for number in range(3000))
+    common = sum(len(words(piece.text)) for piece in diff(reference, text) if piece.kind == "same")
+    assert common == round(overlap(words(reference), words(text)) * 3000)
+
+
 @pytest.mark.parametrize(
     ("reference", "text", "kinds"),
     [
