@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -62,6 +64,12 @@ class SessionSteps:
     points: tuple[Point, ...]
 
 
+def short(sha256: str) -> str:
+    """Twelve hex digits that stand for a hash in addresses and file names, also where a file's hash is none."""
+    digits = sha256 if re.fullmatch("[0-9a-f]{12,}", sha256) else hashlib.sha256(sha256.encode()).hexdigest()
+    return digits[:12]
+
+
 def by_session(contents: Contents) -> list[SessionSteps]:
     """Every session's branch points, reference first; untrusted text, to be escaped by whoever prints it."""
     sessions = {session.sha256: session for session in contents.sessions}
@@ -70,7 +78,7 @@ def by_session(contents: Contents) -> list[SessionSteps]:
 
     def point(rows: list[BranchText]) -> Point:
         first = rows[0]
-        id = f"s{first.session[:12]}-{first.step}"
+        id = f"s{short(first.session)}-{first.step}"
         stored = [(order[row.scanner], row) for row in rows if row.scanner is not None]
         stored.sort(key=lambda item: item[0].role != "reference")
         reference = next((row.text for line, row in stored if line.role == "reference"), None)
@@ -106,7 +114,7 @@ def _branch(
     if figures is not None:
         facts += _costs(figures, scans=line.role != "dense")
     pieces = (Piece("same", text),) if reference is None or is_reference else diff(reference, text)
-    id = f"{point}-{line.sha256[:8]}"
+    id = f"{point}-{short(line.sha256)[:8]}"
     return Branch(id, line.shown, is_reference, row.agreement or 0.0, tuple(facts), text, pieces, parts)
 
 

@@ -64,7 +64,7 @@
     highlight();
   };
 
-  const target = () => document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = () => document.getElementById(location.hash.slice(1));
   const follow = () => {
     const found = target();
     const point = found?.closest("article.point");

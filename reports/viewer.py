@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from markupsafe import Markup
 
-from leadline.reports.branches import SessionSteps, by_session
+from leadline.reports.branches import SessionSteps, by_session, short
 from leadline.reports.contents import Contents
 from leadline.reports.pages import environment, shared
 
@@ -29,13 +29,21 @@ def embedded(contents: Contents, limit: int = EMBEDDED_BYTES) -> Embedded:
     article = environment().get_template("viewer.html.j2").module.article  # type: ignore[attr-defined]
     groups, size = by_session(contents), 0
     parts: list[Markup] = []
-    for group in groups:
-        text = Markup("").join(article(group.session, point) for point in group.points)
+    for group, around in zip(groups, neighbours(groups), strict=True):
+        places = zip(group.points, around, strict=True)
+        text = Markup("").join(article(group.session, point, *ends) for point, ends in places)
         size += len(text.encode())
         if size > limit and parts:
             break
         parts.append(text)
     return Embedded(tuple(groups[: len(parts)]), Markup("").join(parts), len(groups) - len(parts))
+
+
+def neighbours(groups: Sequence[SessionSteps]) -> list[list[tuple[str | None, str | None]]]:
+    """For every point of every session the ids of the points before and after it, across sessions."""
+    ids = [None, *(point.id for group in groups for point in group.points), None]
+    ends = iter(zip(ids, ids[2:], strict=False))
+    return [[next(ends) for _ in group.points] for group in groups]
 
 
 def pages(contents: Contents) -> Iterator[tuple[str, str]]:
@@ -51,10 +59,9 @@ def pages(contents: Contents) -> Iterator[tuple[str, str]]:
             "before": names[place - 1] if place else None,
             "after": names[place + 1] if place + 1 < len(names) else None,
         }
-        yield (
-            names[place],
-            template.render(title=group.session.id, groups=[group], page=lambda _: "", here=group, **around, **values),
-        )
+        articles = list(zip(group.points, neighbours([group])[0], strict=True))
+        own = {"title": group.session.id, "groups": [group], "page": lambda _: "", "here": group, "articles": articles}
+        yield names[place], template.render(**own, **around, **values)
 
 
 def write_pages(contents: Contents, folder: Path) -> Path:
@@ -66,4 +73,4 @@ def write_pages(contents: Contents, folder: Path) -> Path:
 
 
 def _page(group: SessionSteps) -> str:
-    return f"session-{group.session.sha256[:12]}.html"
+    return f"session-{short(group.session.sha256)}.html"

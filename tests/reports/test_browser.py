@@ -226,12 +226,24 @@ def test_a_fragment_opens_its_step_and_its_scanner(browser: Browser, report: Pat
     said = browser.run(f"document.getElementById('{fragment}').querySelector('pre').innerText")
     assert "with" in said
     assert "without" in said
+    browser.run("document.querySelector('.point.current .steps a:last-child').click()")
+    browser.settle()
+    assert shown(browser) == [point(2, 4)]
+    browser.run("history.back()")
+    browser.settle()
     browser.run("document.querySelector('.picker a').click()")
     browser.settle()
     assert shown(browser) == [point(0, 4)]
     browser.run("history.back()")
     browser.settle()
     assert shown(browser) == [point(1, 11)]
+
+
+def test_a_fragment_of_nothing_is_no_error(browser: Browser, report: Path) -> None:
+    for fragment in ("%E0%A4%A", "s000000000000-1", "agreement", "a b<c>"):
+        browser.open(report, fragment)
+        assert shown(browser) == [point(0, 4)]
+        quiet(browser, report)
 
 
 def test_without_its_script_a_link_still_opens_its_step(browser: Browser, report: Path, tmp_path: Path) -> None:

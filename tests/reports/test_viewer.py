@@ -117,3 +117,14 @@ def test_a_run_without_results_has_a_viewer_that_says_so(tmp_path: Path) -> None
     assert "No branch is stored here yet." in html(contents)
     nothing = made(tmp_path / "empty.sqlite", sessions=0)
     assert [name for name, _ in pages(nothing)] == ["index.html"]
+
+
+def test_a_hash_that_is_none_names_no_file_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    session = factory.session(0, sha256="../../outside")
+    contents = made(tmp_path / "r.sqlite", sessions=[session])
+    write_pages(contents, tmp_path / "inside" / "viewer")
+    assert {path.name for path in tmp_path.iterdir()} == {"inside", "r.sqlite"}
+    written = sorted(path.name for path in (tmp_path / "inside" / "viewer").iterdir())
+    assert written[0] == "index.html"
+    assert re.fullmatch(r"session-[0-9a-f]{12}\.html", written[1])
