@@ -1,4 +1,7 @@
-"""The report as JSON: the same figures as numbers, not as the text of table cells."""
+"""The report as JSON: the same figures as numbers, not as the text of table cells.
+
+Single steps and their texts, which would be most of the file, are left to `leadline export`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ from leadline.reports.summary import summary
 
 def report_json(contents: Contents) -> str:
     """The figures of one run as a JSON document; its keys are the field names of `Contents`."""
-    return json.dumps({"summary": summary(contents), **plain(contents)}, indent=2, allow_nan=False)
+    figures = {name: value for name, value in plain(contents).items() if name not in ("steps", "texts")}
+    return json.dumps({"summary": summary(contents), **figures}, indent=2, allow_nan=False)
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from leadline.reports.branches import SessionSteps, by_session, short
 from leadline.reports.contents import Contents
 from leadline.reports.pages import environment, shared
 
-EMBEDDED_BYTES = 1_900_000  # of the 3 MB that a report may have; tables and figures take the rest
+EMBEDDED_BYTES = 2_400_000  # of the 3 MB that a report may have; tables and figures take the rest
 
 
 @dataclass(frozen=True)

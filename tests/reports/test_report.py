@@ -159,6 +159,7 @@ def test_json_holds_the_numbers(tmp_path: Path) -> None:
     assert sparq["agreement"]["mean"] == pytest.approx(0.5)
     assert found["comparisons"]["comparisons"][0]["difference"]["n"] == 3
     assert found["spec"]["baseline"] == "sparq:r=16"
+    assert not {"steps", "texts"} & set(found)
 
 
 @pytest.mark.parametrize(
