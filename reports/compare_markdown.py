@@ -42,7 +42,7 @@ def _row(change: Change) -> tuple[str, ...]:
         f"{number(d.baseline_mean)} → {number(d.mean)}",
         _difference(d, 3),
         probability(change.holm_p),
-        change.verdict,
+        "identical" if change.identical == change.items and d.difference == 0 else change.verdict,
         _difference(change.kl_dense, 4) if change.kl_dense else NOTHING,
         f"{number(change.bits[0], 1)} → {number(change.bits[1], 1)}",
         number(change.scan_bytes, 4),

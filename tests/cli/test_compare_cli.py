@@ -67,7 +67,7 @@ def test_the_same_run_twice_has_no_regression(runs: Callable[..., tuple[Path, Pa
     row = next(line for line in result.stdout.split("\n") if line.startswith("| fathom:budget=48"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells == [
-        "fathom:budget=48", "16 (8)", "16/16", "0.605 → 0.605", "0.000 (all equal)", "1.000", "inconclusive",
+        "fathom:budget=48", "16 (8)", "16/16", "0.605 → 0.605", "0.000 (all equal)", "1.000", "identical",
         "0.0000 (all equal)", "28.5 → 28.5", "1.0000", "1.0000", "1.00", "1.00",
     ]  # fmt: skip
 
