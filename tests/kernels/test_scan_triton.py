@@ -8,6 +8,7 @@ from interpreted import DEVICE, kernels_of
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK, decode, pack
+from leadline.kernels.scan import fused_scan
 from leadline.kernels.slots import slots
 
 GRID = [  # heads, group, d, blocks
@@ -123,3 +124,18 @@ def test_refuses_what_it_would_misread() -> None:
         scan(query, planes.repeat_interleave(2, -1)[..., ::2], scales, plan)
     with pytest.raises(ValueError, match="fp16"):
         scan(query, planes, scales.float(), plan)
+
+
+def test_one_dispatch_for_both() -> None:
+    query, planes, scales, depth = case(2, 3, 64, 3)
+    exact, size = expected(query, planes, scales, depth)
+    out, maxima = poison(2, 3, 200), poison(2, 3, 3)
+    blocks = torch.tensor([2], dtype=torch.int32, device=DEVICE)
+    arguments = [t.to(DEVICE) for t in (query, planes, scales)]
+    whole = fused_scan(*arguments, slots(depth.to(DEVICE)))
+    assert bool(((whole.cpu().double() - exact).abs() <= 1e-5 * size).all())
+    fused_scan(*arguments, slots(depth.to(DEVICE)), blocks=blocks, out=out, maxima=maxima)
+    torch.testing.assert_close(out[..., :128], whole[..., :128])
+    assert bool(out[..., 128:].isnan().all())
+    assert torch.equal(maxima[..., :2], out[..., :128].unflatten(-1, (-1, BLOCK)).amax(-1))
+    assert bool(maxima[..., 2].isnan().all())
