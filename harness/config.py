@@ -68,6 +68,8 @@ def default_k(max_context: int) -> int:
 class RunSpec(BaseModel):
     """One run of `leadline replay`.
 
+    `sessions` are paths, or `hf:OWNER/NAME[:SPLIT]` for a data set on the hub; `filters` keep its rows where a column
+    has a value (`column=value`); `redact` replaces keys, addresses and home paths before anything is stored.
     `k` counts sinks and local tokens too. `calibration_sha256` is filled in when the calibration is loaded; given, it
     must be that file's. `family` lists the declared comparisons as (scanner label, baseline label); empty means the
     rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
@@ -78,6 +80,8 @@ class RunSpec(BaseModel):
     sessions: Annotated[tuple[str, ...], NoDecode]
     scanners: Annotated[tuple[str, ...], NoDecode] = DEFAULT_SCANNERS
     limit: int | None = Field(default=None, ge=1)
+    filters: Annotated[tuple[str, ...], NoDecode] = ()
+    redact: bool = False
 
     model: str = "embedded"
     device: str | None = None
@@ -99,7 +103,7 @@ class RunSpec(BaseModel):
     family: tuple[tuple[str, str], ...] = ()
     margin: float = Field(default=0.05, gt=0, lt=1)
 
-    @field_validator("sessions", "scanners", mode="before")
+    @field_validator("sessions", "scanners", "filters", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
         return tuple(value.split()) if isinstance(value, str) else value  # an environment variable is one text

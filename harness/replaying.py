@@ -23,6 +23,7 @@ from leadline.scanners.calibration import Calibration, load
 from leadline.sessions.directory import Discovery, discover
 from leadline.sessions.render import Renderer
 from leadline.sessions.schema import Session
+from leadline.sessions.tables import parse_filters
 
 EMBEDDED = "embedded"
 BUNDLED = "smollm2-135m-instruct.safetensors"
@@ -36,7 +37,10 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
     """
     spec = canonical(spec)
     contenders(spec, None)  # names and options are checked before anything slow
-    found = [discover(path, view=spec.view) for path in map(_existing, spec.sessions)]
+    filters = parse_filters(list(spec.filters))
+    found = [
+        discover(path, view=spec.view, redact=spec.redact, filters=filters) for path in map(_existing, spec.sessions)
+    ]
     if not any(discovery.sessions for discovery in found):
         raise UsageError(_no_sessions(spec, found))
     calibration = find_calibration(spec)
@@ -141,7 +145,9 @@ def _unread(found: list[Discovery]) -> Iterator[Exclusion]:
             yield Exclusion(path=str(skipped.path), session_sha256=None, step=None, reason=skipped.reason)
 
 
-def _existing(text: str) -> Path:
+def _existing(text: str) -> str | Path:
+    if text.startswith("hf:"):
+        return text
     path = Path(text)
     if not path.exists():
         raise UsageError(

@@ -17,7 +17,8 @@ INTERRUPTED = 130
 
 def replay(
     sessions: Annotated[
-        list[Path] | None, typer.Argument(help="Directories or files of recorded sessions.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Directories or files of recorded sessions, or hf:OWNER/NAME.", show_default=False),
     ] = None,
     db: Annotated[
         Path, typer.Option("--db", envvar="LEADLINE_DB", help="Results database; made where it is missing.")
@@ -49,6 +50,9 @@ def replay(
     baseline: Annotated[
         str | None, typer.Option("--baseline", help="Scanner that paired differences are taken against.")
     ] = None,
+    redact: Annotated[
+        bool | None, typer.Option("--redact", help="Replace keys, addresses and home paths before anything is stored.")
+    ] = None,
 ) -> None:
     """Replay recorded sessions: one prefill per session, a greedy branch per scanner at each branch point.
 
@@ -57,7 +61,7 @@ def replay(
     is missing.
     """
     flags = {
-        "sessions": tuple(str(path.resolve()) for path in sessions) if sessions else None,
+        "sessions": tuple(map(_absolute, sessions)) if sessions else None,
         "scanners": tuple(scanner) if scanner else None,
         "calibration": str(calibration.resolve()) if calibration else None,
         "model": model,
@@ -70,8 +74,14 @@ def replay(
         "rope": rope,
         "device": device,
         "baseline": baseline,
+        "redact": redact,
     }
     run(load_spec(flags, config), db)
+
+
+def _absolute(path: str) -> str:
+    """A run is resumed from anywhere; data sets on the hub are named, not placed."""
+    return path if path.startswith("hf:") else str(Path(path).resolve())
 
 
 def resume(

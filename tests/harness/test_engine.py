@@ -258,6 +258,22 @@ def test_without_a_calibration_the_command_to_make_one_is_named(
     assert outcome.failed == 0
 
 
+def test_redaction_reaches_what_is_stored(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    folder = tiny_replay.write_sessions(tmp_path / "sessions", count=1)
+    record = json.loads((folder / "session-0.json").read_text())
+    secret = "sk-" + "Abcd1234" * 5
+    record["messages"][1]["content"] = f"my key is {secret} " + record["messages"][1]["content"]
+    record["messages"][-2]["content"] = f"I use {secret}."
+    (folder / "session-0.json").write_text(json.dumps(record))
+    for redact, found in ((False, True), (True, False)):
+        database = tmp_path / f"{redact}.sqlite"
+        spec = wanted(place, sessions=(str(folder),), scanners=("quest",), redact=redact)
+        tiny_replay.run(spec, database, loaded)
+        with sqlite3.connect(database) as connection:
+            texts = connection.execute("SELECT recorded_text FROM branch_point").fetchall()
+        assert any(secret in text for (text,) in texts) is found
+
+
 def test_steps_left_out_are_listed_with_the_reason(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         reasons = [row[0] for row in connection.execute("SELECT reason FROM exclusion")]

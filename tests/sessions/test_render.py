@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from leadline.errors import UsageError
 from leadline.sessions.adapt import adapt
 from leadline.sessions.render import BranchPoint, Renderer, common_tokens
-from leadline.sessions.roundtrip import check_round_trip
 from leadline.sessions.schema import Message, Segment, Session, ToolCall
 from leadline.sessions.templates import ChatTemplate
 from leadline.sessions.tokens import LookAlikes
@@ -299,33 +298,6 @@ def test_a_refused_conversation_is_a_usage_error_that_names_the_session() -> Non
     picky = "{% if messages | length > 3 %}{{ raise_exception('too long') }}{% endif %}" + GENERIC
     with pytest.raises(UsageError, match=r"s\.json[\s\S]*too long"):
         Renderer(with_template("generic", picky)).render(worked())
-
-
-def test_round_trip_tells_what_was_lost() -> None:
-    chat = tokenizer("generic")
-    traits = Renderer(chat).traits
-    messages = adapt(
-        [said("system", "S"), said("user", "first"), said("user", "second"), said("assistant", "third")], traits
-    ).messages
-    text = ChatTemplate(chat).render(messages)
-    assert check_round_trip(text, messages, traits, decoded=text) == ()
-    for broken in (
-        text.replace("second", "2"),
-        text.replace("first", "x").replace("second", "first").replace("x", "second"),
-    ):
-        assert [note.kind for note in check_round_trip(broken, messages, traits)] == ["missing"]
-    [note] = check_round_trip(text, messages, traits, decoded=text.replace("third", "thixd"))
-    assert f"character {text.index('third') + 3}" in note.reason
-
-
-def test_round_trip_sees_arguments_quoted_twice() -> None:
-    chat = tokenizer("hermes")
-    traits = Renderer(chat).traits
-    messages = adapt([said("user", "hi"), said("assistant", "", call('{"a": "b"}'))], traits).messages
-    good = ChatTemplate(chat).render(messages)
-    assert check_round_trip(good, messages, traits) == ()
-    bad = good.replace('{"a": "b"}', json.dumps('{"a": "b"}'))
-    assert "arguments of call bash" in check_round_trip(bad, messages, traits)[0].reason
 
 
 def test_a_dropped_turn_is_noted_by_render() -> None:
