@@ -34,7 +34,7 @@ def _pack(
     first = tl.program_id(0) * many
     channel = tl.program_id(1) * channels + tl.arange(0, channels)
     row = first.to(tl.int64) * 64 + tl.arange(0, many * 64)
-    live = (row < blocks.to(tl.int64) * 64)[:, None] & (channel < d)[None, :]
+    live = (row < blocks * 64)[:, None] & (channel < d)[None, :]
     key = tl.load(keys + head * key_head + row[:, None] * key_row + channel[None, :], mask=live, other=0.0)
     key = tl.reshape(key.to(tl.float32), [many, 64, channels])
     size = tl.abs(key)
@@ -51,11 +51,12 @@ def _pack(
     half = first * 2 + tl.arange(0, many * 2)
     at = channel.to(tl.int64)[None, :]
     written = (half < blocks * 2)[:, None] & (channel < d)[None, :]
+    place = planes + head * plane_head + at * plane_channel
     for p in tl.static_range(4):
         bit = ((code >> (3 - p)) & 1) << lane[None, :, None]
         word = tl.sum(tl.reshape(bit, [many * 2, 32, channels]), 1)  # distinct bits: the sum is their OR
-        place = planes + head * plane_head + at * plane_channel + p * plane_level.to(tl.int64)
         tl.store(place + half[:, None], word, mask=written)
+        place += plane_level
     block = first + tl.arange(0, many)
     place = scales + head * scale_head + at * scale_channel + block[:, None]
     tl.store(place, scale, mask=(block < blocks)[:, None] & (channel < d)[None, :])
