@@ -34,7 +34,12 @@ def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
         )
     if not create and not path.exists():
         raise UsageError(
-            explain("no results database", file=path, found="no such file", do="run `leadline replay --out` first")
+            explain(
+                "no results database",
+                file=path,
+                found="no such file",
+                do=f"make it with `leadline replay SESSIONS --db {path}`",
+            )
         )
     if create and not path.parent.is_dir():
         raise UsageError(explain("no such directory", file=path.parent, do="create it, or name another file"))
