@@ -29,6 +29,7 @@ from leadline.database_schema import (
     BranchPointRow,
     EnvironmentRow,
     ExclusionRow,
+    MeasurementRow,
     ModelRow,
     RunRow,
     ScannerRow,
@@ -83,7 +84,8 @@ class Results:
     def open(cls, path: str | Path, create: bool = False, read_only: bool = False) -> Self:
         """Open the database at `path`; `create` makes it where it is missing.
 
-        Raises UsageError where the file is missing, is no leadline database, or has another schema version.
+        An older file is upgraded when it is opened for writing. Raises UsageError where the file is missing, is no
+        leadline database, or has a schema version this leadline does not know.
         """
         return cls(Path(path), open_engine(Path(path), create=create, read_only=read_only))
 
@@ -105,7 +107,7 @@ class Results:
         The stored spec becomes the latest call's, with the sessions and scanners of earlier calls in front. Another
         model (any field but the device) under the same protocol is a UsageError.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             run = db.scalar(select(RunRow).where(RunRow.protocol_sha256 == spec.protocol_sha256))
             if run is None:
                 run = RunRow(
@@ -134,7 +136,7 @@ class Results:
 
     def finish(self, run: int, status: Status = "complete") -> None:
         """Close this invocation: "partial" where some items failed, "interrupted" after Ctrl-C."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.get_one(RunRow, run)
             row.status = status
             row.updated = _now()
@@ -143,7 +145,7 @@ class Results:
 
     def runs(self) -> list[RunSummary]:
         """Every run of the file, oldest first."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return [
                 RunSummary(
                     id=run.id,
@@ -161,7 +163,7 @@ class Results:
 
     def spec(self, run: int) -> RunSpec:
         """The spec of the run: the latest call's, with every session and scanner ever asked for."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.get(RunRow, run)
             if row is None:
                 known = ", ".join(str(id) for id in db.scalars(select(RunRow.id).order_by(RunRow.id)))
@@ -174,15 +176,31 @@ class Results:
 
     def model(self, run: int) -> ModelRecord:
         """The model of the run."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             return record_of(ModelRecord, db.get_one(ModelRow, run))
+
+    # --- measurements without a run -----------------------------------------------------------------------------------
+
+    def start_measurement(self, kind: str, spec: BaseModel, environment: Environment, command: str) -> int:
+        """Record one invocation of a command that measures without replaying; returns the id its figures point to."""
+        with self.transaction() as db:
+            values = environment.model_dump(mode="json") | {"spec": spec.model_dump(mode="json"), "command": command}
+            row = MeasurementRow(kind=kind, started=_now(), ended=None, **values)
+            db.add(row)
+            db.flush()
+            return row.id
+
+    def finish_measurement(self, measurement: int) -> None:
+        """Say that the invocation ended by itself."""
+        with self.transaction() as db:
+            db.get_one(MeasurementRow, measurement).ended = _now()
 
     # --- what a run works on ------------------------------------------------------------------------------------------
 
     def add_session(self, run: int, session: SessionRecord) -> None:
         """Store a session. What the same content is called and where it lies is kept from the first time."""
         lenient = {"id", "format", "path", "source", "notes", "dense_perplexity"}
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.get(SessionRow, (run, session.sha256))
             if row is None:
                 position = _count(db, SessionRow, run)
@@ -193,12 +211,12 @@ class Results:
     def set_dense_perplexity(self, run: int, session_sha256: str, value: float) -> None:
         """Store the perplexity of the session's recorded steps under dense attention."""
         refuse_not_finite({"dense_perplexity": value}, session_sha256)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.get_one(SessionRow, (run, session_sha256)).dense_perplexity = value
 
     def add_exclusions(self, run: int, exclusions: Sequence[Exclusion]) -> None:
         """Store what was not replayed and why; an exclusion of identical content is stored once."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             seen = set(db.scalars(select(ExclusionRow.content_sha256).where(ExclusionRow.run_id == run)))
             for exclusion in exclusions:
                 values = exclusion.model_dump(mode="json")
@@ -209,7 +227,7 @@ class Results:
 
     def add_branch_point(self, run: int, session_sha256: str, point: BranchPointRecord) -> None:
         """Store a branch point of a stored session."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.get(BranchPointRow, (run, session_sha256, point.step))
             if row is None:
                 values = point.model_dump(mode="json")
@@ -219,7 +237,7 @@ class Results:
 
     def add_scanner(self, run: int, scanner: ScannerRecord) -> None:
         """Store a scanner. The label is kept from the first time."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.get(ScannerRow, (run, scanner.sha256))
             if row is None:
                 position = _count(db, ScannerRow, run)
@@ -233,7 +251,7 @@ class Results:
         """The (step, scanner sha256) pairs of a session that are stored."""
         query = select(StepResultRow.step, StepResultRow.scanner_sha256)
         query = query.where(StepResultRow.run_id == run, StepResultRow.session_sha256 == session_sha256)
-        with self._transaction() as db:
+        with self.transaction() as db:
             return {(step, scanner) for step, scanner in db.execute(query)}
 
     def save(self, run: int, branch: BranchRecord) -> None:
@@ -247,7 +265,7 @@ class Results:
         key = (branch.session_sha256, branch.step, branch.scanner_sha256)
         name = f"session {key[0][:12]}, step {key[1]}, scanner {key[2][:12]}"
         refuse_not_finite(branch.model_dump(), name)
-        with self._transaction() as db:
+        with self.transaction() as db:
             if db.scalar(_one_result(run, *key)) is not None:
                 raise UsageError(
                     explain(
@@ -286,7 +304,7 @@ class Results:
 
     def result(self, run: int, session_sha256: str, step: int, scanner_sha256: str) -> StepResult | None:
         """The stored result of one branch, or None."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.scalar(_one_result(run, session_sha256, step, scanner_sha256))
             if row is None:
                 return None
@@ -296,7 +314,7 @@ class Results:
 
     def cost(self, run: int, session_sha256: str, step: int, scanner_sha256: str) -> StepCost | None:
         """The stored cost of one branch, or None."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             row = db.scalar(_one_result(run, session_sha256, step, scanner_sha256))
             return None if row is None else record_of(StepCost, db.get_one(StepCostRow, row.id))
 
@@ -304,6 +322,11 @@ class Results:
         """Rows of a SELECT as dicts, in its order; JSON columns come as text. Parameters are `:name` in the text."""
         with nullcontext(self._snapshot) if self._snapshot else self._engine.connect() as connection:
             return [dict(row) for row in connection.execute(text(sql), dict(parameters or {})).mappings()]
+
+    def has(self, table: str) -> bool:
+        """Whether the file holds a table; one that an older version wrote may be without the later ones."""
+        query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = :table"
+        return bool(self.query(query, {"table": table}))
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -315,10 +338,9 @@ class Results:
             finally:
                 self._snapshot = None
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
     @contextmanager
-    def _transaction(self) -> Iterator[Session]:
+    def transaction(self) -> Iterator[Session]:
+        """One transaction, for the modules that own further tables. Raises MachineError where it cannot be had."""
         try:
             with Session(self._snapshot or self._engine) as db, db.begin():
                 yield db
@@ -331,6 +353,8 @@ class Results:
                     do="let one process at a time write to it, on a local disk with free space",
                 )
             ) from None
+
+    # --- inside -------------------------------------------------------------------------------------------------------
 
     def _load(self, record: type[R], values: Mapping[str, Any]) -> R:
         try:

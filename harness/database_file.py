@@ -1,4 +1,6 @@
-"""Opening a results database: the SQLite connection, its pragmas, and the refusal of files that are something else."""
+"""Opening a results database: the SQLite connection, its pragmas, the refusal of files that are something else, and the
+upgrade of a file that an older version wrote.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import QueuePool
 
 from leadline import __version__
-from leadline.database_schema import SCHEMA_VERSION, Base
+from leadline.database_schema import SCHEMA_VERSION
+from leadline.database_tables import Base
 from leadline.errors import UsageError, explain
 
 APPLICATION = "leadline"
@@ -26,7 +29,8 @@ BUSY_SECONDS = 30
 def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
     """An engine on the results database at `path`, its schema checked (and made, with `create`, in a new file).
 
-    Raises UsageError where the file is missing, is no leadline database, or has another schema version.
+    A file of an older version is read as it is, and upgraded when it is opened for writing. Raises UsageError where the
+    file is missing, is no leadline database, or has a schema version that this leadline does not know.
     """
     if path.is_dir():
         raise UsageError(
@@ -46,14 +50,16 @@ def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
     fresh = not path.exists() or path.stat().st_size == 0
     if not (fresh and create):
         # Checked read-only first: opening for writing would turn a stranger's SQLite file into WAL.
-        _checked(_engine(path, read_only=True), path, create=False).dispose()
-    return _checked(_engine(path, read_only=read_only), path, create=create)
+        _checked(_engine(path, read_only=True), path, create=False, upgrade=False).dispose()
+    return _checked(_engine(path, read_only=read_only), path, create=create, upgrade=not read_only)
 
 
-def _checked(engine: Engine, path: Path, *, create: bool) -> Engine:
+def _checked(engine: Engine, path: Path, *, create: bool, upgrade: bool) -> Engine:
     try:
         with engine.begin() as connection:
             _check(connection, path, create=create)
+            if upgrade:
+                _upgrade(connection)
     except DatabaseError as error:
         engine.dispose()
         raise UsageError(
@@ -125,15 +131,24 @@ def _check(connection: Connection, path: Path, *, create: bool) -> None:
                 do="name another file",
             )
         )
-    if rows[0].version != SCHEMA_VERSION:
-        newer = rows[0].version > SCHEMA_VERSION
+    version = rows[0].version
+    if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
+        newer = isinstance(version, int) and version > SCHEMA_VERSION
         raise UsageError(
             explain(
                 "the results database has another schema version",
                 file=path,
                 field="schema_version.version",
-                found=f"{rows[0].version}, written by leadline {rows[0].written_by}",
-                expected=f"{SCHEMA_VERSION}, as leadline {__version__} writes it",
+                found=f"{version}, written by leadline {rows[0].written_by}",
+                expected=f"1 to {SCHEMA_VERSION}, as leadline {__version__} reads them",
                 do="update leadline" if newer else "read it with the leadline that wrote it, or replay into a new file",
             )
         )
+
+
+def _upgrade(connection: Connection) -> None:
+    """Create the tables that the file lacks, and say its version; in the transaction that holds the writer's lock."""
+    Base.metadata.create_all(connection)
+    row = {"version": SCHEMA_VERSION, "written_by": __version__}
+    query = "UPDATE schema_version SET version = :version, written_by = :written_by WHERE version < :version"
+    connection.execute(text(query), row)

@@ -3,7 +3,8 @@
 A column has the name and the unit of the record field it holds (see `leadline.records`), so that a person with any
 SQLite client can filter on what the reports print; lists and nested values are JSON. Natural keys are UNIQUE: a run is
 its protocol, a session and a scanner are their hashes, a result is (run, session, step, scanner). `environment` holds
-one row per invocation, and every result points to the invocation that made it.
+one row per invocation, and every result points to the invocation that made it. What is measured without a replay points
+to its `measurement`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from sqlalchemy import JSON, ForeignKey, ForeignKeyConstraint, Text, TypeDecorat
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+# What each version brought, all of it by new tables, which `database_file` creates where a file lacks them:
+# 1: the tables of replays. 2: `measurement`, and the tables of commands that measure without replaying.
+# New tables stand in a module of their own on this module's `Base`, listed in `database_tables`. A released version
+# whose tables change in any other way needs the next number, and a step that `database_file` runs on older files.
 
 
 class AnyText(TypeDecorator[str]):
@@ -63,16 +68,9 @@ class RunRow(Base):
     updated: Mapped[str]
 
 
-class EnvironmentRow(Base):
-    """One invocation: the command, when it ran, and the machine it ran on."""
+class Machine:
+    """The columns of a `leadline.records.Environment`, for every table that says where something was measured."""
 
-    __tablename__ = "environment"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), index=True)
-    command: Mapped[str]
-    started: Mapped[str]
-    ended: Mapped[str | None]
     leadline: Mapped[str]
     git_commit: Mapped[str | None]
     git_dirty: Mapped[bool | None]
@@ -91,6 +89,31 @@ class EnvironmentRow(Base):
     link_gb_per_second: Mapped[float | None]
     numa_node: Mapped[int | None]
     gpu_clock_mhz: Mapped[int | None]
+
+
+class EnvironmentRow(Machine, Base):
+    """One invocation of a replay: the command, when it ran, and the machine it ran on."""
+
+    __tablename__ = "environment"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"), index=True)
+    command: Mapped[str]
+    started: Mapped[str]
+    ended: Mapped[str | None]
+
+
+class MeasurementRow(Machine, Base):
+    """One invocation of a command that measures without replaying sessions (`kind`): its settings and its machine."""
+
+    __tablename__ = "measurement"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str] = mapped_column(index=True)
+    spec: Mapped[dict[str, Any]]
+    command: Mapped[str]
+    started: Mapped[str]
+    ended: Mapped[str | None]
 
 
 class ModelRow(Base):
