@@ -1,0 +1,1 @@
+"""Decoding on a GPU: one step of the model under one scanner as one CUDA graph."""
