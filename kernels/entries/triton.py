@@ -33,7 +33,7 @@ def _read(
 
 
 @jit
-def _scan(
+def _scan_entries(
     query: tl.tensor,
     high: tl.tensor,
     low: tl.tensor,
@@ -138,7 +138,7 @@ def entry_scan(
     if entries == 0:
         return out
     aligned = math.gcd(8, high.stride(0), high.stride(1))
-    _scan[(triton.cdiv(entries, size), heads)](
+    _scan_entries[(triton.cdiv(entries, size), heads)](
         query,
         high,
         low,

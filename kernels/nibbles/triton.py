@@ -13,7 +13,7 @@ from leadline.kernels.scan.triton import spread, write_scores
 
 
 @jit
-def _scan(
+def _scan_nibbles(
     query: tl.tensor,
     words: tl.tensor,
     scales: tl.tensor,
@@ -115,7 +115,7 @@ def nibble_scan(
         raise ValueError(f"nibble scan: out or maxima do not hold {m} blocks")
     if m == 0:
         return out
-    _scan[(triton.cdiv(8 * m, size * vector), heads)](
+    _scan_nibbles[(triton.cdiv(8 * m, size * vector), heads)](
         query,
         words,
         scales,
