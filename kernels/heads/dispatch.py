@@ -17,11 +17,14 @@ def split_heads(
     first: Tensor,
     query: Tensor,
     tail: Tensor,
+    key: Tensor | None = None,
 ) -> None:
-    """Write queries fp32 `[N H, G, d]` and the token's record into the tail `[N H, t, 2, d]` at position - first."""
+    """Write queries fp32 `[N H, G, d]` and the token's record into the tail `[N H, t, 2, d]` at position - first; its key
+    also to key `[N H, d]` fp32 where that is given.
+    """
     if joint.is_cuda:
         from leadline.kernels.heads import triton
 
-        triton.split_heads(joint, form, cos, sin, position, first, query, tail)
+        triton.split_heads(joint, form, cos, sin, position, first, query, tail, key)
     else:
-        reference.split_heads(joint, form, cos, sin, position, first, query, tail)
+        reference.split_heads(joint, form, cos, sin, position, first, query, tail, key)

@@ -29,12 +29,13 @@ def split_heads(
     first: Tensor,
     query: Tensor,
     tail: Tensor,
+    key: Tensor | None = None,
 ) -> None:
     """Write post-norm, post-rotary queries to `query` and the token's record into the tail at position - first.
 
     joint: `[N, (H G + 2 H) d]`, queries, keys, values of one token of each of N sequences. cos, sin: `[d]` in the
     model's precision. position, first: int32 `[1]`. query: fp32 `[N H, G, d]`. tail: records `[N H, t, 2, d]`, K beside
-    V.
+    V. key: fp32 `[N H, d]`, receives the token's key where it is given.
     """
     n, (h, g, d) = joint.shape[0], (form.kv_heads, form.group, form.head_dim)
     queries, keys, values = joint.split([h * g * d, h * d, h * d], dim=-1)
@@ -44,6 +45,8 @@ def split_heads(
     slot = int(position - first)
     tail[:, slot, 0] = keys.reshape(n * h, d)
     tail[:, slot, 1] = values.reshape(n * h, d)
+    if key is not None:
+        key.copy_(keys.reshape(n * h, d))
 
 
 def _normed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

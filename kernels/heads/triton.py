@@ -49,6 +49,7 @@ def _split_heads(
     first: tl.tensor,
     query: tl.tensor,
     tail: tl.tensor,
+    key: tl.tensor,
     eps: tl.tensor,
     tail_head: tl.tensor,
     tail_row: tl.tensor,
@@ -92,6 +93,9 @@ def _split_heads(
         record = tail + head * tail_head + slot * tail_row + side * tail_side + at
         tl.store(record, low.to(kind), mask=live)
         tl.store(record + half, high.to(kind), mask=live)
+        if key is not None and side == 0:
+            tl.store(key + head * d + at, low, mask=live)
+            tl.store(key + head * d + half + at, high, mask=live)
 
 
 def split_heads(
@@ -103,6 +107,7 @@ def split_heads(
     first: Tensor,
     query: Tensor,
     tail: Tensor,
+    key: Tensor | None = None,
 ) -> None:
     """As the reference. joint and query are contiguous, tail is contiguous in d; nothing waits for the host."""
     n, d = joint.shape[0], form.head_dim
@@ -111,6 +116,8 @@ def split_heads(
         raise ValueError(f"heads: the joint projection `{list(joint.shape)}` is not of {h} x ({g} + 2) heads of {d}")
     if query.shape != (n * h, g, d) or query.dtype != torch.float32 or not query.is_contiguous():
         raise ValueError("heads: query is not contiguous fp32 `[N H, G, d]`")
+    if key is not None and not (key.shape == (n * h, d) and key.dtype == torch.float32 and key.is_contiguous()):
+        raise ValueError("heads: key is not contiguous fp32 `[N H, d]`")
     if tail.shape[0] != n * h or tail.shape[2:] != (2, d) or tail.stride(-1) != 1 or tail.dtype != joint.dtype:
         raise ValueError("heads: the tail does not hold records `[N H, t, 2, d]` of the model's precision")
     _split_heads[(h * (g + 2), n)](
@@ -123,6 +130,7 @@ def split_heads(
         first,
         query,
         tail,
+        key,
         form.eps,
         tail.stride(0),
         tail.stride(1),

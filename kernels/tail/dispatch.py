@@ -36,9 +36,9 @@ def tail_scores(
 
 
 def rotate_one(key: Tensor, mean: Tensor, vectors: Tensor, position: Tensor, first: Tensor, out: Tensor) -> Tensor:
-    """Write (k - mu) V of the new token's key `[H, d]` into slot position - first of the rotated tail `[H, t, d]` fp32.
+    """Write (k - mu) V of the new token's key `[H, d]` into slot position - first of the rotated tail `[H, t, r]` fp32.
 
-    mean: fp32 `[H, d]`. vectors: fp32 `[H, d, d]`, a coordinate a column. position, first: int32 `[1]`, on the key's
+    mean: fp32 `[H, d]`. vectors: fp32 `[H, d, r]`, a coordinate a column. position, first: int32 `[1]`, on the key's
     device. On a GPU a slot outside the tail is not written.
     """
     if key.is_cuda:
@@ -50,7 +50,7 @@ def rotate_one(key: Tensor, mean: Tensor, vectors: Tensor, position: Tensor, fir
 
 
 def rotate_query(query: Tensor, vectors: Tensor, out: Tensor | None = None) -> Tensor:
-    """q V in fp32 for queries `[H, G, d]` and vectors `[H, d, d]`."""
+    """q V in fp32, `[H, G, r]`, for queries `[H, G, d]` and vectors `[H, d, r]`."""
     if query.is_cuda:
         from leadline.kernels.tail import triton
 

@@ -16,6 +16,6 @@ def tail_scores(query: Tensor, keys: Tensor, active: Tensor | None) -> Tensor:
 
 
 def rotate(rows: Tensor, mean: Tensor | None, vectors: Tensor) -> Tensor:
-    """(x - mu) V of rows x `[H, n, d]` in fp32: mean `[H, d]` or None for 0, vectors `[H, d, d]`."""
+    """(x - mu) V of rows x `[H, n, d]` in fp32: mean `[H, d]` or None for 0, vectors `[H, d, r]`."""
     centred = rows.float() if mean is None else rows.float() - mean.unsqueeze(-2)
     return centred @ vectors

@@ -117,6 +117,7 @@ def _rotate(
     out_row: tl.tensor,
     many: tl.constexpr,
     d: tl.constexpr,
+    coordinates: tl.constexpr,
     padded: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
@@ -129,8 +130,8 @@ def _rotate(
         return
     channel = tl.arange(0, padded)
     column = tl.program_id(0) * width + tl.arange(0, width)
-    live, wanted = channel < d, column < d
-    at = vectors + head * d * d + channel[:, None] * d + column[None, :]
+    live, wanted = channel < d, column < coordinates
+    at = vectors + head * (d * coordinates) + channel[:, None] * coordinates + column[None, :]
     basis = tl.load(at, mask=live[:, None] & wanted[None, :], other=0.0)
     for r in tl.static_range(many):
         x = tl.load(rows + head * row_head + r * row_stride + channel, mask=live, other=0.0).to(tl.float32)
@@ -149,8 +150,9 @@ def rotate_one(key: Tensor, mean: Tensor, vectors: Tensor, position: Tensor, fir
 
 def rotate_query(query: Tensor, vectors: Tensor, out: Tensor | None = None) -> Tensor:
     """As `dispatch.rotate_query`."""
-    out = torch.empty(query.shape, dtype=torch.float32, device=query.device) if out is None else out
-    _require(out.shape == query.shape, "out does not have the shape of the query")
+    shape = (*query.shape[:2], vectors.shape[-1])
+    out = torch.empty(shape, dtype=torch.float32, device=query.device) if out is None else out
+    _require(out.shape == shape, f"out is not `{list(shape)}`")
     return _turn(query, None, vectors, None, None, out)
 
 
@@ -158,11 +160,12 @@ def _turn(
     rows: Tensor, mean: Tensor | None, vectors: Tensor, position: Tensor | None, first: Tensor | None, out: Tensor
 ) -> Tensor:
     heads, many, d = rows.shape
-    _require(vectors.shape == (heads, d, d) and vectors.is_contiguous(), "vectors are not contiguous `[H, d, d]`")
+    coordinates = vectors.shape[-1]
+    _require(vectors.shape[:2] == (heads, d) and vectors.is_contiguous(), "vectors are not contiguous `[H, d, r]`")
     _require(vectors.dtype == out.dtype == torch.float32, "vectors or out are not fp32")
     _require(rows.stride(-1) == out.stride(-1) == 1, "channels are not contiguous")
-    _require(out.shape[0] == heads and out.shape[2] == d, "out has other heads or channels")
-    _rotate[(triton.cdiv(d, _COLUMNS), heads)](
+    _require(out.shape[0] == heads and out.shape[2] == coordinates, "out has other heads or coordinates")
+    _rotate[(triton.cdiv(coordinates, _COLUMNS), heads)](
         rows,
         mean,
         vectors,
@@ -176,6 +179,7 @@ def _turn(
         out.stride(1),
         many=many,
         d=d,
+        coordinates=coordinates,
         padded=triton.next_power_of_2(d),
         width=_COLUMNS,
         num_warps=4,

@@ -56,8 +56,10 @@ def test_heads(dtype: torch.dtype, n: int, h: int, g: int, d: int, normed: bool)
         query = torch.full((n * h, g, d), torch.nan, device=device)
         tail = torch.full((n * h, 9, 2, d), -7.0, dtype=dtype, device=device)
         moved = (t.to(device) for t in (cos, sin, position, first))
-        split(joint.to(device), form, *moved, query, tail)
+        key = torch.full((n * h, d), torch.nan, device=device)
+        split(joint.to(device), form, *moved, query, tail, key)
         outcomes.append((query.cpu(), tail.cpu()))
+        assert torch.equal(key, tail[:, 6, 0].float())
     (query, tail), (own_query, own_tail) = outcomes
     close = {"rtol": 2e-6, "atol": 2e-6} if dtype == torch.float32 else {"rtol": 3e-3, "atol": 2e-3}
     torch.testing.assert_close(own_query, query, **close)
