@@ -51,3 +51,10 @@ def fetch(rows: Union, stored: Tensor, tail: Tensor, first_of_tail: int) -> Tens
     new = tail[head, (ids - first_of_tail).clamp(0, max(0, tail.shape[1] - 1))] if tail.shape[1] else old
     live = (torch.arange(width, device=ids.device) < rows.count.unsqueeze(-1)).unsqueeze(-1)
     return torch.where(live, torch.where(in_tail, new, old), 0).to(stored.dtype)
+
+
+def rows_read(rows: Union, first_of_tail: int) -> Tensor:
+    """Rows of all heads that a fetch reads of stored and of the tail, int64 `[2]`."""
+    live = torch.arange(rows.ids.shape[1], device=rows.ids.device) < rows.count.unsqueeze(-1)
+    old = rows.ids < first_of_tail
+    return torch.stack([(live & old).sum(), (live & ~old).sum()])

@@ -1,4 +1,4 @@
-"""Union of a group's selections by bitmap, and fetch of its rows from pinned host memory, in Triton (see README.md)."""
+"""Union of a group's selections and fetch of its rows from pinned host memory, in Triton (see README.md)."""
 
 from __future__ import annotations
 
@@ -12,123 +12,100 @@ from torch import Tensor
 from leadline.kernels.jit import jit
 from leadline.kernels.rows.reference import Union
 
-_WORDS = 1024  # bitmap words a program counts
-
 
 @dataclass(frozen=True)
 class Workspace:
-    """Buffers of the union, reused by every call."""
+    """The buffer of the union, reused by every call."""
 
-    bitmap: Tensor  # int32 [H, G, words], one bit a token
-    counts: Tensor  # int32 [H, chunks of words]
-    before: Tensor  # int32 [H, words], tokens of the union in earlier words
+    first_seen: Tensor  # int32 [H, G, k + 1], tokens before an entry of a list that are in no earlier head's list
 
 
-def workspace(heads: int, group: int, capacity: int, device: torch.device) -> Workspace:
-    """Buffers for positions below `capacity`: (G + 1) / 8 bytes a token and head."""
-    words = triton.cdiv(capacity, 32)
-
-    def empty(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int32, device=device)
-
-    return Workspace(empty(heads, group, words), empty(heads, triton.cdiv(words, _WORDS)), empty(heads, words))
+def workspace(heads: int, group: int, k: int, device: torch.device) -> Workspace:
+    """The buffer for selections of up to k tokens a head."""
+    return Workspace(torch.empty(heads, group, k + 1, dtype=torch.int32, device=device))
 
 
 @jit
-def _ones(word: tl.tensor) -> tl.tensor:
-    """Number of set bits of int32 words."""
-    word = word.to(tl.uint32, bitcast=True)
-    word = word - ((word >> 1) & 0x55555555)
-    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
-    word = (word + (word >> 4)) & 0x0F0F0F0F
-    return ((word * 0x01010101) >> 24).to(tl.int32)
-
-
-@jit
-def _mark(selected: tl.tensor, bitmap: tl.tensor, words: tl.tensor, k: tl.tensor, width: tl.constexpr) -> None:
-    """Set the bits of one query head's selection."""
-    row = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * width + tl.arange(0, width)
-    token = tl.load(selected + row * k + at, mask=at < k, other=-1)
-    bit = tl.full([width], 1, tl.int32) << (token & 31)
-    tl.atomic_or(bitmap + row * words + (token >> 5), bit, mask=token >= 0, sem="relaxed")
-
-
-@jit
-def _any_head(
-    bitmap: tl.tensor, head: tl.tensor, word: tl.tensor, words: tl.tensor, live: tl.tensor, group: tl.constexpr
+def _search(
+    lists: tl.tensor, token: tl.tensor, k: tl.tensor, group: tl.constexpr, steps: tl.constexpr, heads: tl.constexpr
 ) -> tl.tensor:
-    """Words of the union's bitmap."""
-    joint = tl.load(bitmap + head * group * words + word, mask=live, other=0)
-    for g in tl.static_range(1, group):
-        joint |= tl.load(bitmap + (head * group + g) * words + word, mask=live, other=0)
-    return joint
+    """Where tokens `[width]` stand, or would, in each of a group's lists, `[heads, width]`, and whether they are there.
+
+    Ids are compared without sign, so that the -1 behind a list's last is larger than all.
+    """
+    head = tl.arange(0, heads)[:, None]
+    known = head < group
+    wanted = token.to(tl.uint32, bitcast=True)[None, :]
+    low = tl.zeros([heads, token.shape[0]], tl.int32)
+    high = low + k
+    for _ in tl.static_range(steps):
+        middle = (low + high) // 2
+        here = tl.load(lists + head * k + middle, mask=known & (low < high), other=-1).to(tl.uint32, bitcast=True)
+        below = (here < wanted) & (low < high)
+        high = tl.where(below, high, middle)
+        low = tl.where(below, middle + 1, low)
+    found = tl.load(lists + head * k + low, mask=known & (low < k), other=-1)
+    return low, (found == token[None, :]) & known & (token >= 0)[None, :]
 
 
 @jit
-def _chunk_counts(
-    bitmap: tl.tensor, counts: tl.tensor, words: tl.tensor, group: tl.constexpr, width: tl.constexpr
-) -> None:
-    """Tokens of the union in each chunk of words."""
-    head, chunk = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    word = chunk * width + tl.arange(0, width)
-    joint = _any_head(bitmap, head, word, words, word < words, group)
-    tl.store(counts + head * tl.num_programs(0) + chunk, tl.sum(_ones(joint)))
-
-
-@jit
-def _word_places(
-    bitmap: tl.tensor,
-    counts: tl.tensor,
-    before: tl.tensor,
-    total: tl.tensor,
-    words: tl.tensor,
-    group: tl.constexpr,
-    width: tl.constexpr,
-    chunks: tl.constexpr,
-) -> None:
-    """Tokens of the union before each word, and in all."""
-    head, chunk = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    every = tl.arange(0, chunks)
-    count = tl.load(counts + head * tl.num_programs(0) + every, mask=every < tl.num_programs(0), other=0)
-    word = chunk * width + tl.arange(0, width)
-    joint = _any_head(bitmap, head, word, words, word < words, group)
-    ones = _ones(joint)
-    place = tl.sum(tl.where(every < chunk, count, 0)) + tl.cumsum(ones, 0) - ones
-    tl.store(before + head * words + word, place, mask=word < words)
-    if chunk == 0:
-        tl.store(total + head, tl.sum(count))
-
-
-@jit
-def _place(
+def _union_first_seen(
     selected: tl.tensor,
-    bitmap: tl.tensor,
-    before: tl.tensor,
+    first_seen: tl.tensor,
+    k: tl.tensor,
+    room: tl.tensor,
+    group: tl.constexpr,
+    steps: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+) -> None:
+    """For one head's list: how many of the tokens before each entry, and in all, no earlier head of the group has."""
+    row = tl.program_id(0).to(tl.int64)
+    own = row % group
+    lists = selected + (row - own) * k
+    before = 0
+    for start in range(0, k, width):
+        at = start + tl.arange(0, width)
+        token = tl.load(lists + own * k + at, mask=at < k, other=-1)
+        _, there = _search(lists, token, k, group, steps, heads)
+        earlier = tl.max((there & (tl.arange(0, heads)[:, None] < own)).to(tl.int32), 0)
+        fresh = ((token >= 0) & (earlier == 0)).to(tl.int32)
+        tl.store(first_seen + row * room + at, before + tl.cumsum(fresh, 0) - fresh, mask=at < k)
+        before += tl.sum(fresh)
+    tl.store(first_seen + row * room + k, before)
+
+
+@jit
+def _union_place(
+    selected: tl.tensor,
+    first_seen: tl.tensor,
     ids: tl.tensor,
     member: tl.tensor,
-    words: tl.tensor,
+    count: tl.tensor,
     k: tl.tensor,
+    room: tl.tensor,
     group: tl.constexpr,
+    steps: tl.constexpr,
+    heads: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
     """Write each selected token to its place in the union; heads that share a token write the same there."""
     row = tl.program_id(1).to(tl.int64)
-    head = row // group
+    own = row % group
+    kv = row // group
+    lists = selected + kv * group * k
+    counts = first_seen + kv * group * room
     at = tl.program_id(0) * width + tl.arange(0, width)
-    token = tl.load(selected + row * k + at, mask=at < k, other=-1)
-    live = token >= 0
-    word, bit = token >> 5, token & 31
-    joint = tl.zeros([width], tl.int32)
-    heads = tl.zeros([width], tl.int32)
-    for g in tl.static_range(group):
-        own = tl.load(bitmap + (head * group + g) * words + word, mask=live, other=0)
-        joint |= own
-        heads |= ((own >> bit) & 1) << g
-    lower = joint & ((tl.full([width], 1, tl.int32) << bit) - 1)
-    place = tl.load(before + head * words + word, mask=live, other=0) + _ones(lower)
-    tl.store(ids + head * (group * k) + place, token, mask=live)
-    tl.store(member + head * (group * k) + place, heads, mask=live)
+    token = tl.load(lists + own * k + at, mask=at < k, other=-1)
+    where, there = _search(lists, token, k, group, steps, heads)
+    head = tl.arange(0, heads)[:, None]
+    before = tl.load(counts + head * room + where, mask=(head < group) & (token >= 0)[None, :], other=0)
+    place = kv * (group * k) + tl.sum(before, 0)
+    tl.store(ids + place, token, mask=token >= 0)
+    tl.store(member + place, tl.sum(there.to(tl.int32) << head, 0), mask=token >= 0)
+    if (tl.program_id(0) == 0) & (own == 0):
+        every = tl.arange(0, heads)
+        tl.store(count + kv, tl.sum(tl.load(counts + every * room + k, mask=every < group, other=0)))
 
 
 def empty(heads: int, group: int, k: int, device: torch.device) -> Union:
@@ -138,51 +115,72 @@ def empty(heads: int, group: int, k: int, device: torch.device) -> Union:
 
 
 def union(selected: Tensor, capacity: int, space: Workspace | None = None, out: Union | None = None) -> Union:
-    """As the reference: int32 `[H, G, k]`, contiguous, -1 where there is none. Past the count nothing is written."""
+    """As the reference, of lists that are ascending: int32 `[H, G, k]`, contiguous, each token once, -1 past a list's
+    last. Past the count nothing is written. `capacity` bounds the positions and costs nothing here.
+    """
     heads, group, k = selected.shape
     if selected.dtype != torch.int32 or not selected.is_contiguous() or group > 31:
         raise ValueError("union: selections are not contiguous int32 `[H, G, k]` with G <= 31")
-    space = workspace(heads, group, capacity, selected.device) if space is None else space
+    space = workspace(heads, group, k, selected.device) if space is None else space
     out = empty(heads, group, k, selected.device) if out is None else out
-    words = space.bitmap.shape[-1]
-    if words < triton.cdiv(capacity, 32) or space.bitmap.shape[:2] != selected.shape[:2]:
-        raise ValueError(f"union: the workspace is for `{list(space.bitmap.shape)}` words, not for {capacity} tokens")
-    chunks = space.counts.shape[-1]
-    lanes = min(512, triton.next_power_of_2(k))
-    by_token, by_word = (triton.cdiv(k, lanes), heads * group), (chunks, heads)
-    space.bitmap.zero_()
-    _mark[by_token](selected, space.bitmap, words, k, width=lanes)
-    _chunk_counts[by_word](space.bitmap, space.counts, words, group=group, width=_WORDS)
-    _word_places[by_word](
-        space.bitmap,
-        space.counts,
-        space.before,
-        out.count,
-        words,
-        group=group,
-        width=_WORDS,
-        chunks=triton.next_power_of_2(chunks),
+    room = space.first_seen.shape[-1]
+    if room <= k or space.first_seen.shape[:2] != selected.shape[:2]:
+        raise ValueError(f"union: the workspace is `{list(space.first_seen.shape)}`, for `{[heads, group, k + 1]}`")
+    shape = {"group": group, "steps": k.bit_length(), "heads": triton.next_power_of_2(group)}
+    whole, part = min(1024, triton.next_power_of_2(k)), min(128, triton.next_power_of_2(k))
+    _union_first_seen[(heads * group,)](selected, space.first_seen, k, room, **shape, width=whole, num_warps=8)
+    _union_place[(triton.cdiv(k, part), heads * group)](
+        selected, space.first_seen, out.ids, out.member, out.count, k, room, **shape, width=part, num_warps=4
     )
-    _place[by_token](selected, space.bitmap, space.before, out.ids, out.member, words, k, group=group, width=lanes)
     return out
 
 
 @jit
-def _fetch(
+def _copy(
     stored: tl.tensor,
     tail: tl.tensor,
+    token: tl.tensor,
+    begin: tl.tensor,
+    stored_row: tl.tensor,
+    tail_row: tl.tensor,
+    live: tl.tensor,
+    d: tl.constexpr,
+    padded: tl.constexpr,
+) -> tl.tensor:
+    """Rows of tokens, from the store below `begin` and from the tail from there on."""
+    column = tl.arange(0, padded)[None, :]
+    old = (live & (token < begin))[:, None] & (column < d)
+    new = (live & (token >= begin))[:, None] & (column < d)
+    moved = tl.load(stored + token[:, None] * stored_row + column, mask=old, other=0, eviction_policy="evict_first")
+    return tl.where(new, tl.load(tail + (token - begin)[:, None] * tail_row + column, mask=new, other=0), moved)
+
+
+@jit
+def _fetch_rows(
+    stored_keys: tl.tensor,
+    stored_values: tl.tensor,
+    tail_keys: tl.tensor,
+    tail_values: tl.tensor,
     ids: tl.tensor,
     count: tl.tensor,
-    out: tl.tensor,
+    out_keys: tl.tensor,
+    out_values: tl.tensor,
     counter: tl.tensor,
     first_of_tail: tl.tensor,
-    stored_head: tl.tensor,
-    stored_row: tl.tensor,
-    tail_head: tl.tensor,
-    tail_row: tl.tensor,
-    out_head: tl.tensor,
-    out_row: tl.tensor,
+    key_head: tl.tensor,
+    key_row: tl.tensor,
+    value_head: tl.tensor,
+    value_row: tl.tensor,
+    tail_key_head: tl.tensor,
+    tail_key_row: tl.tensor,
+    tail_value_head: tl.tensor,
+    tail_value_row: tl.tensor,
+    out_key_head: tl.tensor,
+    out_key_row: tl.tensor,
+    out_value_head: tl.tensor,
+    out_value_row: tl.tensor,
     width: tl.tensor,
+    told: tl.constexpr,
     d: tl.constexpr,
     padded: tl.constexpr,
     many: tl.constexpr,
@@ -192,27 +190,49 @@ def _fetch(
     total = tl.load(count + head)
     if tl.program_id(0) * many >= total:
         return
+    begin = tl.zeros([], tl.int64) + (tl.load(first_of_tail) if told else first_of_tail)
     live = slot < total
     token = tl.load(ids + head * width + slot, mask=live, other=0).to(tl.int64)
+    inside = live[:, None] & (tl.arange(0, padded) < d)[None, :]
+    to = slot.to(tl.int64)[:, None]
     column = tl.arange(0, padded)[None, :]
-    old = (live & (token < first_of_tail))[:, None] & (column < d)
-    new = (live & (token >= first_of_tail))[:, None] & (column < d)
-    far = stored + head * stored_head + token[:, None] * stored_row + column
-    near = tail + head * tail_head + (token - first_of_tail)[:, None] * tail_row + column
-    moved = tl.load(far, mask=old, other=0, eviction_policy="evict_first")
-    moved = tl.where(new, tl.load(near, mask=new, other=0), moved)
-    tl.store(out + head * out_head + slot.to(tl.int64)[:, None] * out_row + column, moved, mask=old | new)
+    key = _copy(
+        stored_keys + head * key_head,
+        tail_keys + head * tail_key_head,
+        token,
+        begin,
+        key_row,
+        tail_key_row,
+        live,
+        d,
+        padded,
+    )
+    if stored_values is not None:  # asked for before the keys are written, so that both are on their way
+        value = _copy(
+            stored_values + head * value_head,
+            tail_values + head * tail_value_head,
+            token,
+            begin,
+            value_row,
+            tail_value_row,
+            live,
+            d,
+            padded,
+        )
+        tl.store(out_values + head * out_value_head + to * out_value_row + column, value, mask=inside)
+    tl.store(out_keys + head * out_key_head + to * out_key_row + column, key, mask=inside)
     if counter is not None:
-        size: tl.constexpr = stored.dtype.element_ty.primitive_bitwidth // 8
-        tl.atomic_add(counter, tl.sum(tl.sum(old.to(tl.int64), 1)) * size, sem="relaxed")
-        tl.atomic_add(counter + 1, tl.sum(tl.sum(new.to(tl.int64), 1)) * size, sem="relaxed")
+        size: tl.constexpr = stored_keys.dtype.element_ty.primitive_bitwidth // 8 * d
+        sides: tl.constexpr = 1 if stored_values is None else 2
+        tl.atomic_add(counter, tl.sum((live & (token < begin)).to(tl.int64)) * (size * sides), sem="relaxed")
+        tl.atomic_add(counter + 1, tl.sum((live & (token >= begin)).to(tl.int64)) * (size * sides), sem="relaxed")
 
 
 def fetch(
     rows: Union,
     stored: Tensor,
     tail: Tensor,
-    first_of_tail: int,
+    first_of_tail: int | Tensor,
     *,
     out: Tensor | None = None,
     counter: Tensor | None = None,
@@ -221,34 +241,69 @@ def fetch(
     """As the reference, and rows past the count are left as they are.
 
     stored: `[H, n, d]`, on the GPU or in pinned host memory, tail: `[H, t, d]` on the GPU, of one type, d contiguous
-    (keys and values may be halves of one record). out: `[H, >= U, d]`. counter: int64 `[2]`, the bytes read of stored
-    and of tail are added to it. `many` rows a program.
+    (keys and values may be halves of one record). first_of_tail: a number, or int32 `[1]` on the GPU. out: `[H, >= U,
+    d]`. counter: int64 `[2]`, the bytes read of stored and of tail are added to it. `many` rows a program.
     """
+    out = _blank(rows, stored) if out is None else out
+    _run(rows, (stored, None), (tail, None), first_of_tail, (out, None), counter, many)
+    return out
+
+
+def fetch_pairs(
+    rows: Union,
+    stored: tuple[Tensor, Tensor],
+    tail: tuple[Tensor, Tensor],
+    first_of_tail: int | Tensor,
+    *,
+    out: tuple[Tensor, Tensor] | None = None,
+    counter: Tensor | None = None,
+    many: int = 32,
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of the union in one launch: pairs (keys, values) of what `fetch` takes and gives, and the same
+    counter for both.
+    """
+    out = (_blank(rows, stored[0]), _blank(rows, stored[1])) if out is None else out
+    _run(rows, stored, tail, first_of_tail, out, counter, many)
+    return out
+
+
+def _blank(rows: Union, stored: Tensor) -> Tensor:
+    return stored.new_empty(*rows.ids.shape, stored.shape[-1], device=rows.ids.device)
+
+
+def _run(
+    rows: Union,
+    stored: tuple[Tensor, Tensor | None],
+    tail: tuple[Tensor, Tensor | None],
+    first_of_tail: int | Tensor,
+    out: tuple[Tensor, Tensor | None],
+    counter: Tensor | None,
+    many: int,
+) -> None:
     heads, width = rows.ids.shape
-    d = stored.shape[-1]
-    out = stored.new_empty(heads, width, d, device=rows.ids.device) if out is None else out
-    if not (stored.dtype == tail.dtype == out.dtype and stored.stride(-1) == tail.stride(-1) == out.stride(-1) == 1):
-        raise ValueError("row fetch: stored, tail and out are not of one type with contiguous channels")
-    if out.shape[1] < width or tail.shape[::2] != stored.shape[::2]:
-        raise ValueError(f"row fetch: out holds {out.shape[1]} rows of {width}, or the tail has another shape")
-    _fetch[(triton.cdiv(width, many), heads)](
-        stored,
-        tail,
+    d = stored[0].shape[-1]
+    for far, near, into in zip(stored, tail, out, strict=True):
+        if far is None or near is None or into is None:
+            continue
+        one_type = far.dtype == near.dtype == into.dtype == stored[0].dtype
+        if not (one_type and far.stride(-1) == near.stride(-1) == into.stride(-1) == 1):
+            raise ValueError("row fetch: stored, tail and out are not of one type with contiguous channels")
+        if into.shape[1] < width or near.shape[::2] != far.shape[::2] or far.shape[::2] != (heads, d):
+            raise ValueError(f"row fetch: out holds {into.shape[1]} rows of {width}, or the tail has another shape")
+    flat = [side.stride(i) if side is not None else 0 for pair in (stored, tail, out) for side in pair for i in (0, 1)]
+    _fetch_rows[(triton.cdiv(width, many), heads)](
+        *stored,
+        *tail,
         rows.ids,
         rows.count,
-        out,
+        *out,
         counter,
         first_of_tail,
-        stored.stride(0),
-        stored.stride(1),
-        tail.stride(0),
-        tail.stride(1),
-        out.stride(0),
-        out.stride(1),
+        *flat,
         width,
+        told=isinstance(first_of_tail, Tensor),
         d=d,
         padded=triton.next_power_of_2(d),
         many=many,
         num_warps=4,
     )
-    return out

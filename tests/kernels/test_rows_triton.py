@@ -28,7 +28,16 @@ def poisoned(heads: int, group: int, k: int) -> Union:
 
 @pytest.mark.parametrize(
     ("heads", "group", "k", "n", "missing"),
-    [(1, 1, 5, 33, 0), (2, 3, 40, 100, 7), (2, 4, 100, 3000, 0), (1, 7, 60, 64, 0), (1, 8, 33, 70000, 1)],
+    [
+        (1, 1, 5, 33, 0),
+        (1, 1, 1, 1, 0),
+        (2, 3, 40, 100, 7),
+        (2, 4, 100, 3000, 0),
+        (1, 6, 1100, 3000, 90),
+        (1, 7, 60, 64, 0),
+        (1, 8, 33, 70000, 1),
+        (2, 3, 16, 40, 16),
+    ],
 )
 def test_union_equals_the_reference(heads: int, group: int, k: int, n: int, missing: int) -> None:
     selected = selections(heads, group, k, n, missing)
@@ -37,9 +46,8 @@ def test_union_equals_the_reference(heads: int, group: int, k: int, n: int, miss
     mask.scatter_(-1, selected.long().where(selected >= 0, n).unsqueeze(0), True)
     ids, counts = union_rows(mask[..., :n])
     assert torch.equal(expected.count.long(), counts[0])
-    space = kernels_of("rows").workspace(heads, group, n, torch.device(DEVICE))
-    for buffer in (space.bitmap, space.counts, space.before):
-        buffer.fill_(-1)
+    space = kernels_of("rows").workspace(heads, group, k + 3, torch.device(DEVICE))
+    space.first_seen.fill_(-1)
     found = kernels_of("rows").union(selected.to(DEVICE), n, space, poisoned(heads, group, k))
     assert torch.equal(found.count.cpu(), expected.count)
     for head, count in enumerate(expected.count.tolist()):
@@ -68,6 +76,40 @@ def test_fetch_equals_the_reference(dtype: torch.dtype, d: int, n: int, tail: in
         old_rows += int((union.ids[head, :count] < n).sum())
     size = d * record.element_size()
     assert counter.tolist() == [old_rows * size, (int(union.count.sum()) - old_rows) * size]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("records", [True, False])
+@pytest.mark.parametrize(
+    ("group", "d", "n", "tail"), [(4, 128, 130, 10), (1, 80, 64, 64), (7, 64, 90, 0), (3, 256, 0, 40)]
+)
+def test_pairs_are_two_fetches(dtype: torch.dtype, records: bool, group: int, d: int, n: int, tail: int) -> None:
+    generator = torch.Generator().manual_seed(d)
+    old = torch.randn(2, n, 2, d, generator=generator).to(dtype)
+    new = torch.randn(2, 2, tail, d, generator=generator).to(dtype)
+    union = ops.union(selections(2, group, 20, n + tail), n + tail)
+    expected = [reference.fetch(union, old[:, :, side], new[side], n) for side in range(2)]
+    on_device = Union(*(t.to(DEVICE) for t in (union.ids, union.member, union.count)))
+    old, new = old.to(DEVICE), new.to(DEVICE)
+    stored = (old[:, :, 0], old[:, :, 1])
+    if not records:
+        stored = (stored[0].contiguous(), torch.nn.functional.pad(stored[1], (0, 8))[..., :d])
+    first = torch.tensor([n], dtype=torch.int32, device=DEVICE)
+    for run in (kernels_of("rows").fetch_pairs, ops.fetch_pairs):
+        out = (
+            torch.full((2, 20 * group, d), torch.nan, dtype=dtype, device=DEVICE),
+            torch.full((2, 20 * group + 3, d), torch.nan, dtype=dtype, device=DEVICE),
+        )
+        counter = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+        run(on_device, stored, (new[0], new[1]), first, out=out, counter=counter)
+        for found, wanted in zip(out, expected, strict=True):
+            for head, count in enumerate(union.count.tolist()):
+                assert torch.equal(found[head, :count].cpu(), wanted[head, :count])
+        by_number = run(on_device, stored, (new[0], new[1]), n)
+        assert all(torch.equal(a[0, :5], b[0, :5]) for a, b in zip(by_number, out, strict=True))
+        live = torch.arange(20 * group) < union.count.unsqueeze(-1)
+        read = [int((live & (union.ids < n)).sum()), int((live & (union.ids >= n)).sum())]
+        assert counter.tolist() == [2 * d * dtype.itemsize * many for many in read]
 
 
 def test_refuses_what_it_would_misread() -> None:
