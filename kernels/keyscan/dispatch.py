@@ -18,11 +18,11 @@ def key_scan(
     maxima: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """Scores `[H, G, n]` fp32 of queries `[H, G, d]` fp32 against key rows `[H, n, d]`, n a multiple of 64.
+    """Scores `[H, G, n]` fp32 of queries `[H, G, d]` fp32 against key rows `[H, n, d]`.
 
     keys: of any floating type, contiguous in d, on the GPU or in pinned host memory (they may be halves of records).
-    first: int32 `[1]`, how many tokens to score, a multiple of 64 (default n); what lies past them is neither read nor
-    written. out: `[H, G, >= n]`. maxima: fp32 `[H, G, >= n / 64]`, receives each block's largest score, +inf where one
+    first: int32 `[1]`, how many tokens to score, a multiple of 64 (default n, which must be one); what lies past them
+    is neither read nor written. out: `[H, G, >= n]`. maxima: fp32 `[H, G, >= n / 64]`, receives each block's largest score, +inf where one
     is not a number. counter: int64 `[1]`, the bytes of the keys read are added to it.
     """
     if query.is_cuda:

@@ -69,7 +69,9 @@ def key_scan(
     out = torch.empty(heads, group, n, dtype=torch.float32, device=query.device) if out is None else out
     _require(query.dtype == out.dtype == torch.float32, "query or out is not fp32")
     _require(query.stride(-1) == keys.stride(-1) == out.stride(-1) == 1, "channels or scores are not contiguous")
-    _require(keys.shape == (heads, n, d) and n % BLOCK == 0, f"keys are not `[H, n, d]` with n a multiple of {BLOCK}")
+    _require(keys.shape == (heads, n, d), "keys are not `[H, n, d]`")
+    _require(first is not None or n % BLOCK == 0, f"{n} tokens are not a multiple of {BLOCK}")
+    n = n // BLOCK * BLOCK  # room for part of a block is room for no block
     _require(out.shape[:2] == (heads, group) and out.shape[2] >= n, f"out does not hold {n} scores a head")
     _require(first is None or first.dtype == torch.int32, "first is not int32")
     if maxima is not None:

@@ -12,18 +12,21 @@ from leadline.kernels.rows.reference import Union
 if TYPE_CHECKING:
     from leadline.kernels.rows.triton import Workspace
 
-Pair = tuple[Tensor, Tensor]  # keys, values
-
 
 def union(selected: Tensor, capacity: int, space: Workspace | None = None, out: Union | None = None) -> Union:
     """The union of a group's selections: int32 `[H, G, k]`, ascending, -1 past a list's last; G k rows, the first count
-    meant. `space` and `out`, on a GPU only, are buffers to use (CUDA graphs).
+    meant. `space` (on a GPU only) and `out` are buffers to use.
     """
     if selected.is_cuda:
         from leadline.kernels.rows import triton
 
         return triton.union(selected, capacity, space, out)
-    return reference.union(selected, capacity)
+    found = reference.union(selected, capacity)
+    if out is None:
+        return found
+    for into, made in zip((out.ids, out.member, out.count), (found.ids, found.member, found.count), strict=True):
+        into.copy_(made)
+    return out
 
 
 def fetch(
@@ -51,21 +54,24 @@ def fetch(
     return out
 
 
-def fetch_pairs(
+def fetch_records(
     rows: Union,
-    stored: Pair,
-    tail: Pair,
+    keys: Tensor,
+    values: Tensor,
+    tail: Tensor,
     first_of_tail: int | Tensor,
-    out: Pair | None = None,
+    out: Tensor | None = None,
     counter: Tensor | None = None,
-) -> Pair:
-    """Keys and values of the union, one launch: pairs (keys, values) of what `fetch` takes and gives, one counter."""
+) -> Tensor:
+    """Keys and values of the union as records `[H, U, 2, d]`, K beside V, in one launch: keys, values `[H, n, d]` below
+    `first_of_tail`, tail, records `[H, t, 2, d]`, from there. The rest as in `fetch`.
+    """
     if rows.ids.is_cuda:
         from leadline.kernels.rows import triton
 
-        return triton.fetch_pairs(rows, stored, tail, first_of_tail, out=out, counter=counter)
-    into = (None, None) if out is None else out
-    keys, values = (
-        fetch(rows, far, near, first_of_tail, at, counter) for far, near, at in zip(stored, tail, into, strict=True)
-    )
-    return keys, values
+        return triton.fetch_records(rows, keys, values, tail, first_of_tail, out=out, counter=counter)
+    if out is None:
+        out = keys.new_empty(*rows.ids.shape, 2, keys.shape[-1])
+    for side, stored in enumerate((keys, values)):
+        fetch(rows, stored, tail[:, :, side], first_of_tail, out[:, :, side], counter)
+    return out

@@ -244,31 +244,31 @@ def fetch(
     (keys and values may be halves of one record). first_of_tail: a number, or int32 `[1]` on the GPU. out: `[H, >= U,
     d]`. counter: int64 `[2]`, the bytes read of stored and of tail are added to it. `many` rows a program.
     """
-    out = _blank(rows, stored) if out is None else out
+    out = stored.new_empty(*rows.ids.shape, stored.shape[-1], device=rows.ids.device) if out is None else out
     _run(rows, (stored, None), (tail, None), first_of_tail, (out, None), counter, many)
     return out
 
 
-def fetch_pairs(
+def fetch_records(
     rows: Union,
-    stored: tuple[Tensor, Tensor],
-    tail: tuple[Tensor, Tensor],
+    keys: Tensor,
+    values: Tensor,
+    tail: Tensor,
     first_of_tail: int | Tensor,
     *,
-    out: tuple[Tensor, Tensor] | None = None,
+    out: Tensor | None = None,
     counter: Tensor | None = None,
     many: int = 32,
-) -> tuple[Tensor, Tensor]:
-    """Keys and values of the union in one launch: pairs (keys, values) of what `fetch` takes and gives, and the same
-    counter for both.
+) -> Tensor:
+    """Keys and values of the union in one launch, as records `[H, U, 2, d]`, K beside V.
+
+    keys, values: `[H, n, d]`, as `stored` of `fetch`, of a record each or apart. tail: records `[H, t, 2, d]`. out:
+    `[H, >= U, 2, d]`. The rest as in `fetch`.
     """
-    out = (_blank(rows, stored[0]), _blank(rows, stored[1])) if out is None else out
-    _run(rows, stored, tail, first_of_tail, out, counter, many)
+    out = keys.new_empty(*rows.ids.shape, 2, keys.shape[-1], device=rows.ids.device) if out is None else out
+    near, into = (tail[:, :, 0], tail[:, :, 1]), (out[:, :, 0], out[:, :, 1])
+    _run(rows, (keys, values), near, first_of_tail, into, counter, many)
     return out
-
-
-def _blank(rows: Union, stored: Tensor) -> Tensor:
-    return stored.new_empty(*rows.ids.shape, stored.shape[-1], device=rows.ids.device)
 
 
 def _run(

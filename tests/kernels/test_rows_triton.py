@@ -83,33 +83,38 @@ def test_fetch_equals_the_reference(dtype: torch.dtype, d: int, n: int, tail: in
 @pytest.mark.parametrize(
     ("group", "d", "n", "tail"), [(4, 128, 130, 10), (1, 80, 64, 64), (7, 64, 90, 0), (3, 256, 0, 40)]
 )
-def test_pairs_are_two_fetches(dtype: torch.dtype, records: bool, group: int, d: int, n: int, tail: int) -> None:
+def test_records_are_two_fetches(dtype: torch.dtype, records: bool, group: int, d: int, n: int, tail: int) -> None:
     generator = torch.Generator().manual_seed(d)
     old = torch.randn(2, n, 2, d, generator=generator).to(dtype)
-    new = torch.randn(2, 2, tail, d, generator=generator).to(dtype)
+    new = torch.randn(2, tail, 2, d, generator=generator).to(dtype)
     union = ops.union(selections(2, group, 20, n + tail), n + tail)
-    expected = [reference.fetch(union, old[:, :, side], new[side], n) for side in range(2)]
+    expected = torch.stack([reference.fetch(union, old[:, :, side], new[:, :, side], n) for side in range(2)], 2)
     on_device = Union(*(t.to(DEVICE) for t in (union.ids, union.member, union.count)))
     old, new = old.to(DEVICE), new.to(DEVICE)
     stored = (old[:, :, 0], old[:, :, 1])
     if not records:
         stored = (stored[0].contiguous(), torch.nn.functional.pad(stored[1], (0, 8))[..., :d])
     first = torch.tensor([n], dtype=torch.int32, device=DEVICE)
-    for run in (kernels_of("rows").fetch_pairs, ops.fetch_pairs):
-        out = (
-            torch.full((2, 20 * group, d), torch.nan, dtype=dtype, device=DEVICE),
-            torch.full((2, 20 * group + 3, d), torch.nan, dtype=dtype, device=DEVICE),
-        )
+    live = torch.arange(20 * group) < union.count.unsqueeze(-1)
+    read = [int((live & (union.ids < n)).sum()), int((live & (union.ids >= n)).sum())]
+    for run in (kernels_of("rows").fetch_records, ops.fetch_records):
+        out = torch.full((2, 20 * group + 3, 2, d), torch.nan, dtype=dtype, device=DEVICE)
         counter = torch.zeros(2, dtype=torch.int64, device=DEVICE)
-        run(on_device, stored, (new[0], new[1]), first, out=out, counter=counter)
-        for found, wanted in zip(out, expected, strict=True):
-            for head, count in enumerate(union.count.tolist()):
-                assert torch.equal(found[head, :count].cpu(), wanted[head, :count])
-        by_number = run(on_device, stored, (new[0], new[1]), n)
-        assert all(torch.equal(a[0, :5], b[0, :5]) for a, b in zip(by_number, out, strict=True))
-        live = torch.arange(20 * group) < union.count.unsqueeze(-1)
-        read = [int((live & (union.ids < n)).sum()), int((live & (union.ids >= n)).sum())]
+        run(on_device, *stored, new, first, out=out, counter=counter)
+        by_number = run(on_device, *stored, new, n)
+        for head, count in enumerate(union.count.tolist()):
+            assert torch.equal(out[head, :count].cpu(), expected[head, :count])
+            assert torch.equal(by_number[head, :count].cpu(), expected[head, :count])
+        assert bool(out[:, 20 * group :].isnan().all())
         assert counter.tolist() == [2 * d * dtype.itemsize * many for many in read]
+
+
+def test_union_into_given_buffers() -> None:
+    selected = selections(2, 3, 40, 100, 7)
+    expected, out = ops.union(selected, 100), poisoned(2, 3, 40)
+    assert ops.union(selected.to(DEVICE), 100, None, out) is out
+    assert torch.equal(out.count.cpu(), expected.count)
+    assert torch.equal(out.ids[0, : out.count[0]].cpu(), expected.ids[0, : out.count[0]])
 
 
 def test_refuses_what_it_would_misread() -> None:
