@@ -22,8 +22,8 @@ def key_scan(
 
     keys: of any floating type, contiguous in d, on the GPU or in pinned host memory (they may be halves of records).
     first: int32 `[1]`, how many tokens to score, a multiple of 64 (default n, which must be one); what lies past them
-    is neither read nor written. out: `[H, G, >= n]`. maxima: fp32 `[H, G, >= n / 64]`, receives each block's largest score, +inf where one
-    is not a number. counter: int64 `[1]`, the bytes of the keys read are added to it.
+    is neither read nor written. out: `[H, G, >= n]`. maxima: fp32 `[H, G, >= n / 64]`, receives each block's largest
+    score, +inf where one is not a number. counter: int64 `[1]`, the bytes of the keys read are added to it.
     """
     if query.is_cuda:
         from leadline.kernels.keyscan import triton
