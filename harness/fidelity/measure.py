@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from leadline.fidelity.choosing import choose, count
 from leadline.fidelity.window import CapturedLayer
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.scan import dot
-from leadline.kernels.topk import select
 from leadline.registry import create
 from leadline.scanners.base import Index, Scanner, State
 from leadline.scanners.transfer import fetch
@@ -123,7 +123,7 @@ class LayerMeter:
         return torch.cat([scores.expand(*group.query.shape[:-1], -1), tail], -1), bits
 
     def _choices(self, group: _Group, scores: Tensor, ks: Sequence[int]) -> dict[int, Tensor]:
-        return {k: select(scores, group.visible, k=k, sink=self._sink, local=self._local) for k in ks}
+        return {k: choose(scores, group.visible, k=k, sink=self._sink, local=self._local) for k in ks}
 
     def _figures(self, group: _Group, mask: Tensor, reference: Tensor, k: int, bits: Tensor) -> Tensor:
         """Sums over the group's positions of error, recall, bits and rows, each a mean over heads; `[4]` fp64."""
@@ -131,8 +131,8 @@ class LayerMeter:
         output = attend_masked(group.weights, group.logits, group.values, mask)
         error = (output - group.output).norm(dim=-1) / group.output.norm(dim=-1)
         forced = self._sink + self._local
-        shared = (mask & reference).sum(-1, dtype=torch.int32) - forced
-        rows = mask.any(-2).sum(-1, dtype=torch.int32)
+        shared = count(mask & reference) - forced
+        rows = count(mask.any(-2))
         return torch.stack(
             [
                 error.to(torch.float64).flatten(1).mean(1).sum(),
