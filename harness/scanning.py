@@ -102,7 +102,7 @@ class ScanAttention:
         heads, n, d = keys.shape
         size = keys.element_size()
         levels = {name: total(depth) for name, depth in plan.depth.items()}
-        bits = {name: count * float(index.bits(name)) for name, count in levels.items()}
+        bits = {name: count * float(index.bits(name) * plan.share(name, index)) for name, count in levels.items()}
         planned_bits = sum(bits.values())
         union = total(counts)
         ledger.calls += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -53,16 +53,30 @@ class Index:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """A second stage of a plan: `fields` are read only in the `items` items of each KV head that `propose` ranks first.
+
+    `propose` gets what the transfer delivered of the fields outside the gate, and nothing else, and returns a priority
+    for every item, `[..., H, m]`; ties go to the smallest item. How many items are read is fixed before anything is.
+    """
+
+    fields: tuple[str, ...]
+    items: int
+    propose: Callable[[Reads], Tensor]
+
+
+@dataclass(frozen=True)
 class ReadPlan:
     """What to read for a query: levels of every channel per field, int64 `[..., H, d]`.
 
     Leading dimensions are query positions; a plan that does not depend on the query leaves them out. `tail` says how
     the harness lets tail tokens compete with the scores (SPEC section 1): on the plan's channels, by q.k, or by
-    position.
+    position. A `gate` narrows fields to some of their items.
     """
 
     depth: Mapping[str, Tensor]
     tail: TailView = "channels"
+    gate: Gate | None = None
 
     @cached_property
     def active(self) -> Tensor | None:
@@ -75,8 +89,19 @@ class ReadPlan:
         4).
         """
         return sum(
-            (levels.sum(-1).to(torch.float64) * float(index.bits(name)) for name, levels in self.depth.items()), 0.0
+            (
+                levels.sum(-1).to(torch.float64) * float(index.bits(name) * self.share(name, index))
+                for name, levels in self.depth.items()
+            ),
+            0.0,
         )
+
+    def share(self, name: str, index: Index) -> Fraction:
+        """The part of a field's items that a position reads: 1 without a gate."""
+        items = index.fields[name].shape[-1]
+        if self.gate is None or name not in self.gate.fields or not items:
+            return Fraction(1)
+        return Fraction(self.gate.items, items)
 
 
 @dataclass(frozen=True)
@@ -84,7 +109,8 @@ class Reads:
     """What the metered transfer delivered: the planned channels in slots `[H, c]`, fields `[H, c, D, m]`.
 
     Slots past a head's count repeat channel 0 with depth 0. Where several positions were planned at once, the slots are
-    the union of their plans and `depth` says, `[..., H, c]`, what each position's own plan reads of a slot.
+    the union of their plans and `depth` says, `[..., H, c]`, what each position's own plan reads of a slot. Of fields
+    behind a gate, `items` says, bool `[..., H, m]`, which items each position reads; the others arrive as zeros.
     """
 
     channel: Tensor
@@ -92,6 +118,7 @@ class Reads:
     depth: Mapping[str, Tensor]
     tokens: int
     block: int = BLOCK
+    items: Tensor | None = None
 
     def query(self, query: Tensor) -> Tensor:
         """The query's entries of the delivered channels: `[..., H, G, d]` -> `[..., H, G, c]`."""
@@ -135,6 +162,7 @@ class Scanner(BaseModel, ABC):
     version: ClassVar[int] = 1
     kind: ClassVar[Literal["scanner", "dense"]] = "scanner"
     headline: ClassVar[tuple[str, ...]] = ()  # options that `label` always shows
+    shares_budget: ClassVar[bool] = False  # the KV heads of a layer share a budget: a head's plan depends on the others
     reads_rows: ClassVar[bool] = False  # the oracle: its store is the K rows themselves
 
     @property

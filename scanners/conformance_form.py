@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from leadline.scanners.base import Index, ReadPlan, Scanner, State, TailView
+from leadline.scanners.base import Gate, Index, ReadPlan, Scanner, State, TailView
 from leadline.scanners.conformance_cases import Trial, close, expect, same_bits
 from leadline.scanners.transfer import fetch
 
@@ -140,12 +140,26 @@ def plan(trial: Trial) -> None:
             low >= 0 and high <= most,
             f"plan.depth[{name!r}] asks for {low}..{high} levels; the field has levels 0..{most}",
         )
+    _gate(made, built)
     if made.tail == "channels":
         active = made.active
         expect(active is not None, 'plan.tail is "channels" but the plan reads no field; expected "keys" or "position"')
         expected = trial.case.head_dim if built.basis is None else built.basis.vectors.shape[-1]
         found = active.shape[-1] if active is not None else 0
         expect(found == expected, f"the plan covers {found} channels; the tail is scored on {expected}")
+
+
+def _gate(made: ReadPlan, built: Index) -> None:
+    gate = made.gate
+    if gate is None:
+        return
+    expect(type(gate) is Gate, f"the gate is a {type(gate).__name__}; expected a plain leadline.scanners.base.Gate")
+    unknown = sorted(set(gate.fields) - set(made.depth))
+    expect(not unknown, f"the gate stands before fields {unknown} that the plan does not read")
+    expect(set(made.depth) != set(gate.fields), "every field stands behind the gate; one must be read to decide it")
+    widths = {built.fields[name].shape[3] for name in gate.fields}
+    expect(len(widths) == 1, f"fields behind the gate hold {sorted(widths)} items; one choice must fit them all")
+    expect(0 <= gate.items <= min(widths), f"the gate lets {gate.items} of {min(widths)} items through")
 
 
 def scores(trial: Trial) -> None:
@@ -168,17 +182,25 @@ def nbytes(trial: Trial) -> None:
     bits = made.bits_per_token(built)
     planned = (float(bits.sum()) if isinstance(bits, Tensor) else trial.case.heads * bits) * built.tokens / 8
     moved = fetch(built, made).nbytes
+    if made.gate is not None:
+        planned = round(planned, 6)  # a share of the items may be no binary fraction
     expect(
         planned == moved,
         f"the plan reports {planned:g} bytes and the transfer moved {moved}; expected them to be equal",
     )
     made = trial.plan(built, trial.case.query(3))
+    delivery = fetch(built, made)
     union = 0
     for name, levels in made.depth.items():
         deepest = levels if levels.dim() == 2 else levels.amax(0)
         field = built.fields[name]
-        union += int(deepest.sum()) * field.shape[-1] * field.element_size()
-    moved = fetch(built, made).nbytes
+        items: int | Tensor = field.shape[-1]
+        if made.gate is not None and name in made.gate.fields:
+            chosen = delivery.reads.items
+            assert chosen is not None
+            items = (chosen if chosen.dim() == 2 else chosen.any(0)).sum(-1)
+        union += int((deepest.sum(-1) * items).sum()) * field.element_size()
+    moved = delivery.nbytes
     expect(union == moved, f"three positions together plan {union} bytes and the transfer moved {moved}")
 
 
@@ -207,7 +229,7 @@ def positions(trial: Trial) -> None:
 
 
 def heads(trial: Trial) -> None:
-    """KV head 0 does not depend on the keys or the queries of the other heads."""
+    """KV head 0 does not depend on the keys or the queries of the other heads; with `shares_budget` its plan may."""
     if trial.case.heads == 1:
         return
     keys = trial.case.keys()
@@ -225,6 +247,11 @@ def heads(trial: Trial) -> None:
     )
     query = trial.query.clone()
     query[:, 1:] = trial.case.query(1, seed=3)[:, 1:]
+    if trial.scanner.shares_budget:
+        after = trial.score(trial.deliver(ours), query)[:, 0]
+        text = "scores of KV head 0 change with the queries of other heads, for one and the same delivery"
+        expect(close(after, before), f"{text}; only the plan may be shared")
+        return
     for name, levels in trial.plan(ours).depth.items():
         expect(
             torch.equal(levels[..., 0, :], trial.plan(ours, query).depth[name][..., 0, :]),

@@ -75,7 +75,8 @@ def poison_index(trial: Trial) -> None:
     """Overwriting every stored byte outside the plan leaves the scores bit-identical."""
     built = trial.build()
     made = trial.plan(built)
-    before = trial.score(fetch(built, made)).clone()
+    delivery = fetch(built, made)
+    before = trial.score(delivery).clone()
     if trial.scanner.reads_rows:
         return
     overwritten = 0
@@ -86,6 +87,12 @@ def poison_index(trial: Trial) -> None:
             unread = torch.arange(field.shape[2]) >= levels.reshape(levels.shape[-2:]).unsqueeze(-1)
         field[unread] = _garbage(field[unread])
         overwritten += int(unread.sum())
+        if made.gate is not None and name in made.gate.fields:
+            items = delivery.reads.items
+            assert items is not None
+            closed = ~items.reshape(items.shape[-2:])[:, None, None, :].expand_as(field)
+            field[closed] = _garbage(field[closed])
+            overwritten += int(closed.any(-1).sum())
     after = trial.score(fetch(built, made))
     expect(
         same_bits(before, after),
@@ -166,6 +173,9 @@ def _alternate(first: Delivery, second: Delivery, plan: ReadPlan) -> Delivery:
     odd = (torch.arange(heads) % 2 == 1).view(-1, 1, 1, 1)
     fields = {name: torch.where(odd, second.reads.fields[name], first.reads.fields[name]) for name in plan.depth}
     reads: Reads = dataclasses.replace(first.reads, fields=fields)
+    if first.reads.items is not None and second.reads.items is not None:
+        items = torch.where(odd.flatten().unsqueeze(-1), second.reads.items, first.reads.items)
+        reads = dataclasses.replace(reads, items=items)
     return dataclasses.replace(first, reads=reads)
 
 

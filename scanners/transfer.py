@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import torch
 from torch import Tensor
 
-from leadline.scanners.base import Delivery, Index, ReadPlan, Reads
+from leadline.scanners.base import Delivery, Gate, Index, ReadPlan, Reads
 
 SECTOR = 32
 
@@ -18,7 +19,11 @@ def fetch(index: Index, plan: ReadPlan) -> Delivery:
     Levels a plan does not name arrive as zeros: `score` cannot see them. For one query position (or a plan shared by
     all) the byte count is that of the delivery; where several positions with plans of their own are read together, the
     union is delivered and counted.
+
+    A plan with a gate takes two transfers: the fields outside it first, which decide the items of the fields behind it.
     """
+    if plan.gate is not None:
+        return _through_gate(index, plan, plan.gate)
     if not plan.depth:
         heads = 1
         empty = torch.empty(heads, 0, dtype=torch.int64)
@@ -51,6 +56,46 @@ def fetch(index: Index, plan: ReadPlan) -> Delivery:
         runs += count
         fields[name], depth[name] = moved, own
     return Delivery(Reads(channel, fields, depth, index.tokens, index.block), nbytes, sectors, runs)
+
+
+def _through_gate(index: Index, plan: ReadPlan, gate: Gate) -> Delivery:
+    """Both stages of a gated plan, delivered and priced as one."""
+    behind = {name: levels for name, levels in plan.depth.items() if name in gate.fields}
+    ahead = {name: levels for name, levels in plan.depth.items() if name not in gate.fields}
+    first = fetch(index, ReadPlan(ahead, plan.tail))
+    priority = gate.propose(first.reads)
+    order = priority.argsort(dim=-1, descending=True, stable=True)[..., : gate.items]
+    items = torch.zeros_like(priority, dtype=torch.bool).scatter(-1, order, True)
+    union = _any_position(items)  # [H, m]
+    whole = fetch(index, ReadPlan(plan.depth, plan.tail))
+    fields, nbytes, sectors, runs = dict(whole.reads.fields), first.nbytes, first.sector_bytes, first.runs
+    for name, levels in behind.items():
+        fields[name] = fields[name].masked_fill(~union[:, None, None, :], 0)
+        size = index.fields[name].element_size()
+        read = _over_positions(levels).sum(-1)  # [H], levels of all channels
+        nbytes += int((read * union.sum(-1)).sum()) * size
+        sectors += int((read * _sectors(union, size)).sum()) * SECTOR
+        runs += int((read * _runs(union)).sum())
+    return Delivery(dataclasses.replace(whole.reads, fields=fields, items=items), nbytes, sectors, runs)
+
+
+def _any_position(items: Tensor) -> Tensor:
+    """The items any position reads: bool `[..., H, m]` -> `[H, m]`."""
+    return items if items.dim() == 2 else items.flatten(0, -3).any(0)
+
+
+def _runs(items: Tensor) -> Tensor:
+    """Contiguous runs of items, `[H, m]` -> `[H]`."""
+    begins = items.clone()
+    begins[:, 1:] &= ~items[:, :-1]
+    return begins.sum(-1)
+
+
+def _sectors(items: Tensor, size: int) -> Tensor:
+    """32-byte sectors that hold the chosen items of `size` bytes, a row starting at a sector: `[H, m]` -> `[H]`."""
+    per_sector = max(1, SECTOR // size)
+    short = -items.shape[-1] % per_sector
+    return torch.nn.functional.pad(items, (0, short)).unflatten(-1, (-1, per_sector)).any(-1).sum(-1)
 
 
 def _over_positions(levels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
 from leadline.scanners import plane_store
-from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State
+from leadline.scanners.base import Gate, Index, ReadPlan, Reads, Scanner, State
 from leadline.scanners.statistics import LayerStatistics
 
 
@@ -110,6 +110,57 @@ class PlansFromIndex(Honest):
     def plan(self, query: Tensor, state: State, index: Index) -> ReadPlan:
         scales = index.fields["scales"].float().nan_to_num(0).amax((-2, -1))
         return plane_store.read((scales >= scales.median(-1, keepdim=True).values).to(torch.int64))
+
+
+class Gated(Honest):
+    """Scales first, then one plane in half of the blocks, chosen by their scales."""
+
+    def gate(self, index: Index) -> Gate:
+        words = index.fields["planes"].shape[-1]
+        return Gate(("planes",), -(-words // 2), lambda reads: reads.fields["scales"].float().sum((-3, -2)))
+
+    def plan(self, query: Tensor, state: State, index: Index) -> ReadPlan:
+        return ReadPlan(super().plan(query, state, index).depth, gate=self.gate(index))
+
+
+@caught_by("poison-index")
+class ProposesFromIndex(Gated):
+    """Proposes blocks by planes that stand behind the gate and were never read."""
+
+    def gate(self, index: Index) -> Gate:
+        hidden = index.fields["planes"]
+        return Gate(("planes",), super().gate(index).items, lambda reads: hidden.double().sum((1, 2)))
+
+
+@caught_by("plan")
+class OpensTheGateWider(Gated):
+    """Lets more blocks through than there are, and so reports more than all of them; half is what it pays elsewhere."""
+
+    def gate(self, index: Index) -> Gate:
+        whole = super().gate(index)
+        return Gate(whole.fields, 2 * index.fields["planes"].shape[-1], whole.propose)
+
+
+class _Turnstile(Gate):
+    pass
+
+
+@caught_by("plan")
+class GateOfItsOwn(Gated):
+    """A gate of a class of its own, whose count could change between the price and the read."""
+
+    def gate(self, index: Index) -> Gate:
+        return _Turnstile(**vars(super().gate(index)))
+
+
+@caught_by("heads")
+class SharesScores(Honest):
+    """Says that heads share a budget, which excuses plans, and lets scores depend on other heads' queries."""
+
+    shares_budget: ClassVar[bool] = True
+
+    def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
+        return plane_store.score(query + query.mean(-3, keepdim=True), reads)
 
 
 class _Cheap(ReadPlan):
