@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -93,7 +94,14 @@ def calibrate(
         layers=tuple(layers),
         versions={name: version(name) for name in ("leadline", "torch", "transformers")},
     )
-    return {layer: accumulator.statistics() for layer, accumulator in capture.accumulators.items()}, provenance
+    return _one_line({layer: sums.statistics() for layer, sums in capture.accumulators.items()}), provenance
+
+
+def _one_line(layers: dict[int, LayerStatistics]) -> dict[int, LayerStatistics]:
+    """Every layer gets the mean over layers of the bits that a water line costs: the line is one for the model."""
+    found = [statistics.line_bits for statistics in layers.values() if statistics.line_bits is not None]
+    mean = torch.stack(found).mean(0)
+    return {layer: replace(statistics, line_bits=mean) for layer, statistics in layers.items()}
 
 
 def _of_sessions(model: LoadedModel, text: Path, length: int) -> Iterator[tuple[str, list[int]]]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,18 +22,24 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from leadline.errors import UsageError, explain
+from leadline.scanners.decisions import Decisions
+from leadline.scanners.depth_statistics import DepthMoments
 from leadline.scanners.statistics import LayerStatistics
 
-FORMAT: Final = 1
+FORMAT: Final = 2  # 1 had neither the optional tensors nor decisions; it is still read
 _TENSORS = ("key_mean", "key_covariance", "query_moment", "abs_query", "abs_key")
+_OPTIONAL = ("depth_error", "line_bits")
 
 
 class Provenance(BaseModel):
-    """Where a calibration comes from. `length`: tokens of a window; `positions`: tokens that entered in all."""
+    """Where a calibration comes from, and what was decided with it.
+
+    `length`: tokens of a window; `positions`: tokens that entered in all. `decisions`: None where nothing was decided.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[1] = FORMAT  # another format is refused, never misread
+    format: Literal[1, 2] = FORMAT  # another format is refused, never misread
     model: str
     weights_sha256: str
     rope: str | None
@@ -44,6 +51,7 @@ class Provenance(BaseModel):
     positions: int
     layers: tuple[int, ...]
     versions: dict[str, str]
+    decisions: Decisions | None = None
 
 
 @dataclass(frozen=True)
@@ -86,15 +94,21 @@ class Calibration:
 
 
 class Accumulator:
-    """Sums of one layer over windows, in fp64; positions before `skip` of each window are left out."""
+    """Sums of one layer over windows, in fp64; positions before `skip` of each window are left out.
 
-    def __init__(self, skip: int = 4) -> None:
+    `depths` adds what plans by measured errors need (`depth_statistics`).
+    """
+
+    def __init__(self, skip: int = 4, depths: bool = True) -> None:
         self._skip = skip
         self._count = 0
         self._sums: dict[str, Tensor] = {}
+        self._depths = DepthMoments(skip) if depths else None
 
     def add(self, query: Tensor, keys: Tensor, first: int) -> None:
         """Add new positions: query `[Hq, T, d]`, their keys `[H, T, d]`, the first of them at position `first`."""
+        if self._depths is not None:
+            self._depths.add(query, keys, first)
         drop = max(0, self._skip - first)
         k = keys[:, drop:].to(torch.float64)
         q = query[:, drop:].to(torch.float64).unflatten(0, (keys.shape[0], -1)).flatten(1, 2)  # [H, G*T, d]
@@ -128,13 +142,18 @@ class Accumulator:
             self._sums["abs_query"] / n,
             self._sums["abs_key"] / n,
         )
-        return LayerStatistics(*(v.to("cpu", torch.float32) for v in values))
+        found = LayerStatistics(*(v.to("cpu", torch.float32) for v in values))
+        if self._depths is None:
+            return found
+        return replace(found, depth_error=self._depths.depth_error(), line_bits=self._depths.line_bits(found.variance))
 
 
 def save(path: Path, layers: dict[int, LayerStatistics], provenance: Provenance) -> None:
     """Write the artifact and its JSON; both appear whole or not at all."""
+    held = [name for name in _OPTIONAL if all(getattr(layers[n], name) is not None for n in provenance.layers)]
     tensors = {
-        name: torch.stack([getattr(layers[n], name) for n in provenance.layers]).contiguous() for name in _TENSORS
+        name: torch.stack([getattr(layers[n], name) for n in provenance.layers]).contiguous()
+        for name in (*_TENSORS, *held)
     }
     text = provenance.model_dump_json()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +161,7 @@ def save(path: Path, layers: dict[int, LayerStatistics], provenance: Provenance)
     save_file(tensors, partial, metadata={"leadline": text})
     partial.chmod(0o644)  # save_file makes it private
     partial.replace(path)
-    path.with_suffix(".json").write_text(json.dumps(json.loads(text), indent=2) + "\n")
+    path.with_suffix(".json").write_text(_for_people(json.loads(text)) + "\n")
 
 
 def load(path: Path) -> Calibration:
@@ -151,7 +170,8 @@ def load(path: Path) -> Calibration:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, framework="pt", device="cpu") as file:
             provenance = Provenance.model_validate_json((file.metadata() or {}).get("leadline", "null"))
-            tensors = {name: file.get_tensor(name) for name in _TENSORS}
+            held = [name for name in _OPTIONAL if name in set(file.keys())]  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *held)}
     except (OSError, SafetensorError, ValidationError) as error:
         raise UsageError(
             explain(
@@ -163,8 +183,21 @@ def load(path: Path) -> Calibration:
             )
         ) from None
     _check_shapes(path, provenance.layers, tensors)
-    layers = {n: LayerStatistics(*(tensors[name][i] for name in _TENSORS)) for i, n in enumerate(provenance.layers)}
+    decided = provenance.decisions
+    layers = {
+        n: LayerStatistics(
+            **{name: tensor[i] for name, tensor in tensors.items()},
+            basis_choice=decided.basis.choice if decided else None,
+            layer_budgets=decided.budgets_of(n) if decided else {},
+        )
+        for i, n in enumerate(provenance.layers)
+    }
     return Calibration(layers, provenance, digest, path)
+
+
+def _for_people(values: object) -> str:
+    """Indented JSON with every list of plain values on one line."""
+    return re.sub(r"\[[^\[\]{}]+\]", lambda found: " ".join(found[0].split()), json.dumps(values, indent=2))
 
 
 def _reason(error: Exception) -> str:
@@ -178,8 +211,9 @@ def _reason(error: Exception) -> str:
 def _check_shapes(path: Path, layers: Sequence[int], tensors: dict[str, Tensor]) -> None:
     expected = tensors["key_mean"].shape
     for name, tensor in tensors.items():
+        shared = expected if name != "line_bits" else expected[:1]
         if (
-            tensor.shape[: len(expected)] != expected
+            tensor.shape[: len(shared)] != shared
             or tensor.shape[0] != len(layers)
             or not bool(torch.isfinite(tensor).all())
         ):
@@ -189,6 +223,6 @@ def _check_shapes(path: Path, layers: Sequence[int], tensors: dict[str, Tensor])
                     file=path,
                     field=name,
                     found=tuple(tensor.shape),
-                    expected=f"finite, {tuple(expected)}",
+                    expected=f"finite, {tuple(shared)}",
                 )
             )

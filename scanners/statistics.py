@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+
+BasisName = Literal["raw", "rotated"]
+_OPTIONAL = ("query_moment", "abs_query", "abs_key", "depth_error", "line_bits")
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,10 @@ class LayerStatistics:
 
     key_mean `[H, d]`; key_covariance `[H, d, d]` (ddof = 1). Of the queries, where they were seen: query_moment `[H, d,
     d]`, the mean over positions of sum_h q_h q_h^T; abs_query, abs_key `[H, d]`, means of |q| over positions and the
-    group and of |k|.
+    group and of |k|. depth_error `[H, d, 5]` and line_bits: see `depth_statistics`.
+
+    What a calibration decided with them: `basis_choice`, the store of the model; `layer_budgets`, this layer's budget
+    in the per-layer plan of a (store, mean budget).
     """
 
     key_mean: Tensor
@@ -42,6 +51,10 @@ class LayerStatistics:
     query_moment: Tensor | None = None
     abs_query: Tensor | None = None
     abs_key: Tensor | None = None
+    depth_error: Tensor | None = None
+    line_bits: Tensor | None = None
+    basis_choice: BasisName | None = None
+    layer_budgets: Mapping[tuple[BasisName, int], int] = field(default_factory=dict)
 
     @property
     def variance(self) -> Tensor:
@@ -74,9 +87,9 @@ class LayerStatistics:
 
     def to(self, device: torch.device | str) -> LayerStatistics:
         """The same statistics on another device."""
-        optional = (self.query_moment, self.abs_query, self.abs_key)
-        moved = (None if value is None else value.to(device) for value in optional)
-        return LayerStatistics(self.key_mean.to(device), self.key_covariance.to(device), *moved)
+        optional = {name: getattr(self, name) for name in _OPTIONAL}
+        moved = {name: None if value is None else value.to(device) for name, value in optional.items()}
+        return replace(self, key_mean=self.key_mean.to(device), key_covariance=self.key_covariance.to(device), **moved)
 
 
 def of_keys(keys: Tensor, skip: int = 4) -> LayerStatistics:

@@ -66,7 +66,7 @@ def test_unknown_names_get_did_you_mean(wrong: str, meant: str) -> None:
         ("fathom:budget=many", "valid integer"),
         ("fathom:budget=", "valid integer"),
         ("fathom:budget", "no value"),
-        ("fathom:basis=tilted", "'raw' or 'rotated'"),
+        ("fathom:basis=tilted", "'raw', 'rotated' or 'auto'"),
         ("sparq:r=129", "less than or equal to 128"),
         ("landmarks:block=7", "must divide"),
         ("streaming:k=4", "not permitted"),

@@ -176,6 +176,6 @@ def test_damaged_artifacts_are_explained(tmp_path: Path) -> None:
     save(path, layers, provenance)
     with pytest.raises(UsageError, match="broken"):
         load(path)
-    save(path, dict.fromkeys((0, 3), layers[0]), provenance.model_copy(update={"format": 2}))
-    with pytest.raises(UsageError, match="format: Input should be 1"):
+    save(path, dict.fromkeys((0, 3), layers[0]), provenance.model_copy(update={"format": 3}))
+    with pytest.raises(UsageError, match="format: Input should be 1 or 2"):
         load(path)
