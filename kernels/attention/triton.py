@@ -1,4 +1,4 @@
-"""Attention of each head over its own rows of a fetched union, in Triton: splits of the rows, merged by log-sum-exp."""
+"""Attention over a fetched union, or over every row, in Triton: splits of the rows, merged by log-sum-exp."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from leadline.kernels.jit import jit
 from leadline.kernels.rows import Union
+
+_MANY = 32  # rows a program takes at a time
+_TAIL_SHARE = 64  # tail rows of a split, where there are few enough
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,70 @@ def workspace(heads: int, group: int, d: int, splits: int, device: torch.device)
 
 
 @jit
-def _part(
+def _absorb(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    member: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
+    peaks: tl.tensor,
+    masses: tl.tensor,
+    sums: tl.tensor,
+    scaling: tl.tensor,
+    query_group: tl.tensor,
+    key_row: tl.tensor,
+    value_row: tl.tensor,
+    group: tl.constexpr,
+    d: tl.constexpr,
+    padded: tl.constexpr,
+    many: tl.constexpr,
+    policy: tl.constexpr,
+) -> None:
+    """One split of one KV head, rows begin to end - 1; `member` says whose they are, where not everyone's. A split with
+    no row of a head leaves peak -inf, mass 0 and sums 0.
+    """
+    column = tl.arange(0, padded)
+    inside = column < d
+    peak, mass, total, wide = (), (), (), ()
+    for g in tl.static_range(group):
+        wide += (tl.load(query + g * query_group + column, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
+        peak += (tl.zeros([], tl.float32) - float("inf"),)  # type: ignore[assignment]
+        mass += (tl.zeros([], tl.float32),)  # type: ignore[assignment]
+        total += (tl.zeros([padded], tl.float32),)  # type: ignore[assignment]
+    for start in range(begin, end, many):
+        row = start + tl.arange(0, many)
+        live = row < end
+        at = row.to(tl.int64)[:, None]
+        read = live[:, None] & inside[None, :]
+        key = tl.load(keys + at * key_row + column[None, :], mask=read, other=0.0, eviction_policy=policy)
+        value = tl.load(values + at * value_row + column[None, :], mask=read, other=0.0, eviction_policy=policy)
+        key, value = key.to(tl.float32), value.to(tl.float32)
+        new_peak, new_mass, new_total = (), (), ()
+        if member is not None:
+            owners = tl.load(member + row, mask=live, other=0)
+        for g in tl.static_range(group):
+            logit = tl.sum(key * wide[g][None, :], 1) * scaling
+            own = live
+            if member is not None:
+                own = ((owners >> g) & 1) > 0
+            logit = tl.where(own, logit, float("-inf"))
+            highest = tl.maximum(peak[g], tl.max(logit, 0))
+            base = tl.where(highest == float("-inf"), 0.0, highest)
+            weight = tl.exp(logit - base)
+            kept = tl.exp(peak[g] - base)
+            new_peak += (highest,)  # type: ignore[assignment]
+            new_mass += (mass[g] * kept + tl.sum(weight, 0),)  # type: ignore[assignment]
+            new_total += (total[g] * kept + tl.sum(weight[:, None] * value, 0),)  # type: ignore[assignment]
+        peak, mass, total = new_peak, new_mass, new_total
+    for g in tl.static_range(group):
+        tl.store(peaks + g, peak[g])
+        tl.store(masses + g, mass[g])
+        tl.store(sums + g * d + column, total[g], mask=inside)
+
+
+@jit
+def _attend_rows(
     query: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
@@ -46,53 +112,128 @@ def _part(
     value_head: tl.tensor,
     value_row: tl.tensor,
     width: tl.tensor,
-    share: tl.tensor,
     group: tl.constexpr,
     d: tl.constexpr,
     padded: tl.constexpr,
     many: tl.constexpr,
 ) -> None:
-    """One split: rows share * split and on. A split with no row of a head leaves peak -inf and mass 0."""
+    """One split of the fetched rows: their count is divided evenly."""
     split, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    column = tl.arange(0, padded)
-    inside = column < d
-    last = tl.minimum(tl.load(count + head), (split + 1) * share)
-    peak, mass, total, wide = (), (), (), ()
-    for g in tl.static_range(group):
-        wide += (tl.load(query + head * query_head + g * query_group + column, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
-        peak += (tl.zeros([], tl.float32) - float("inf"),)  # type: ignore[assignment]
-        mass += (tl.zeros([], tl.float32),)  # type: ignore[assignment]
-        total += (tl.zeros([padded], tl.float32),)  # type: ignore[assignment]
-    for start in range(split * share, last, many):
-        row = start + tl.arange(0, many)
-        live = row < last
-        at = row.to(tl.int64)[:, None]
-        read = live[:, None] & inside[None, :]
-        key = tl.load(keys + head * key_head + at * key_row + column[None, :], mask=read, other=0.0).to(tl.float32)
-        value = tl.load(values + head * value_head + at * value_row + column[None, :], mask=read, other=0.0)
-        value = value.to(tl.float32)
-        owners = tl.load(member + head * width + row, mask=live, other=0)
-        new_peak, new_mass, new_total = (), (), ()
-        for g in tl.static_range(group):
-            logit = tl.sum(key * wide[g][None, :], 1) * scaling
-            logit = tl.where(((owners >> g) & 1) > 0, logit, float("-inf"))
-            highest = tl.maximum(peak[g], tl.max(logit, 0))
-            base = tl.where(highest == float("-inf"), 0.0, highest)
-            weight = tl.exp(logit - base)
-            kept = tl.exp(peak[g] - base)
-            new_peak += (highest,)  # type: ignore[assignment]
-            new_mass += (mass[g] * kept + tl.sum(weight, 0),)  # type: ignore[assignment]
-            new_total += (total[g] * kept + tl.sum(weight[:, None] * value, 0),)  # type: ignore[assignment]
-        peak, mass, total = new_peak, new_mass, new_total
+    rows = tl.load(count + head)
+    share = (rows + tl.num_programs(0) - 1) // tl.num_programs(0)
     place = (head * tl.num_programs(0) + split) * group
-    for g in tl.static_range(group):
-        tl.store(peaks + place + g, peak[g])
-        tl.store(masses + place + g, mass[g])
-        tl.store(sums + (place + g) * d + column, total[g], mask=inside)
+    _absorb(
+        query + head * query_head,
+        keys + head * key_head,
+        values + head * value_head,
+        member + head * width,
+        split * share,
+        tl.minimum(rows, (split + 1) * share),
+        peaks + place,
+        masses + place,
+        sums + place * d,
+        scaling,
+        query_group,
+        key_row,
+        value_row,
+        group,
+        d,
+        padded,
+        many,
+        "",
+    )
 
 
 @jit
-def _merge(
+def _attend_all(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    tail_keys: tl.tensor,
+    tail_values: tl.tensor,
+    first: tl.tensor,
+    length: tl.tensor,
+    peaks: tl.tensor,
+    masses: tl.tensor,
+    sums: tl.tensor,
+    counter: tl.tensor,
+    scaling: tl.tensor,
+    query_head: tl.tensor,
+    query_group: tl.tensor,
+    key_head: tl.tensor,
+    key_row: tl.tensor,
+    value_head: tl.tensor,
+    value_row: tl.tensor,
+    tail_head: tl.tensor,
+    tail_row: tl.tensor,
+    splits: tl.tensor,
+    tail_share: tl.tensor,
+    group: tl.constexpr,
+    d: tl.constexpr,
+    padded: tl.constexpr,
+    many: tl.constexpr,
+) -> None:
+    """One split of every row: the first `splits` programs divide the stored rows, the others the tail's."""
+    split, head = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place = (head * tl.num_programs(0) + split) * group
+    stored = tl.load(first)
+    size: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth // 8 * d * 2
+    if split < splits:
+        share = ((stored + splits - 1) // splits + many - 1) // many * many
+        begin = tl.minimum(stored, split * share)
+        end = tl.minimum(stored, begin + share)
+        _absorb(
+            query + head * query_head,
+            keys + head * key_head,
+            values + head * value_head,
+            None,
+            begin,
+            end,
+            peaks + place,
+            masses + place,
+            sums + place * d,
+            scaling,
+            query_group,
+            key_row,
+            value_row,
+            group,
+            d,
+            padded,
+            many,
+            "evict_first",
+        )
+        if counter is not None:
+            tl.atomic_add(counter, (end - begin).to(tl.int64) * size, sem="relaxed")
+    else:
+        rows = tl.load(length) - stored
+        begin = tl.minimum(rows, (split - splits) * tail_share)
+        end = tl.minimum(rows, begin + tail_share)
+        _absorb(
+            query + head * query_head,
+            tail_keys + head * tail_head,
+            tail_values + head * tail_head,
+            None,
+            begin,
+            end,
+            peaks + place,
+            masses + place,
+            sums + place * d,
+            scaling,
+            query_group,
+            tail_row,
+            tail_row,
+            group,
+            d,
+            padded,
+            many,
+            "",
+        )
+        if counter is not None:
+            tl.atomic_add(counter + 1, (end - begin).to(tl.int64) * size, sem="relaxed")
+
+
+@jit
+def _attend_merge(
     peaks: tl.tensor,
     masses: tl.tensor,
     sums: tl.tensor,
@@ -102,22 +243,28 @@ def _merge(
     group: tl.constexpr,
     d: tl.constexpr,
     padded: tl.constexpr,
+    every: tl.constexpr,
     many: tl.constexpr,
 ) -> None:
     """Splits of one query head into its output and the log of its mass."""
-    row = tl.program_id(0)
-    split = tl.arange(0, many)
-    live = split < splits
-    part = (row // group * splits + split) * group + row % group
-    peak = tl.load(peaks + part, mask=live, other=float("-inf"))
+    row = tl.program_id(0).to(tl.int64)
+    first = row // group * splits * group + row % group
+    split = tl.arange(0, every)
+    peak = tl.load(peaks + first + split * group, mask=split < splits, other=float("-inf"))
     highest = tl.max(peak, 0)
     base = tl.where(highest == float("-inf"), 0.0, highest)
     weight = tl.exp(peak - base)
-    mass = tl.sum(weight * tl.load(masses + part, mask=live, other=0.0), 0)
+    mass = tl.sum(weight * tl.load(masses + first + split * group, mask=split < splits, other=0.0), 0)
     column = tl.arange(0, padded)
-    inside = live[:, None] & (column < d)[None, :]
-    total = tl.sum(weight[:, None] * tl.load(sums + part[:, None] * d + column[None, :], mask=inside, other=0.0), 0)
-    tl.store(out + row * d + column, total / mass, mask=column < d)
+    total = tl.zeros([padded], tl.float32)
+    for start in range(0, splits, many):
+        some = start + tl.arange(0, many)
+        part = first + some * group
+        share = tl.exp(tl.load(peaks + part, mask=some < splits, other=float("-inf")) - base)
+        inside = (some < splits)[:, None] & (column < d)[None, :]
+        value = tl.load(sums + part[:, None] * d + column[None, :], mask=inside, other=0.0)
+        total += tl.sum(share[:, None] * value, 0)
+    tl.store(out + row * d + column, (total / mass).to(out.dtype.element_ty), mask=column < d)
     if lse is not None:
         tl.store(lse + row, base + tl.log(mass))
 
@@ -132,25 +279,22 @@ def attend(
     space: Workspace | None = None,
     out: Tensor | None = None,
     lse: Tensor | None = None,
-    splits: int = 16,
+    splits: int = 32,
 ) -> Tensor:
     """Outputs `[H, G, d]` fp32: softmax over the rows that are a head's own, accumulated in fp32.
 
     query: `[H, G, d]`; keys, values: the fetched rows `[H, >= U, d]`, contiguous in d, of any floating type; rows:
-    their union, whose membership bits say which head selected what. lse: fp32 `[H, G]`, receives log sum exp of the
-    logits, with which outputs over disjoint sets of rows can be merged. Rows past the count are not read.
+    their union, whose membership bits say which head selected what. space: `workspace` for as many splits as wanted.
+    out: contiguous, of any floating type. lse: fp32 `[H, G]`, receives log sum exp of the logits, with which outputs
+    over disjoint sets of rows can be merged. Rows past the count are not read.
     """
     heads, group, d = query.shape
     width = rows.ids.shape[-1]
-    if keys.stride(-1) != 1 or values.stride(-1) != 1 or query.stride(-1) != 1:
-        raise ValueError("attention: query, keys and values are not contiguous in their last dimension")
+    _require_channels(query, keys, values)
     if keys.shape[1] < width or keys.shape != values.shape:
         raise ValueError(f"attention: {keys.shape[1]} rows of keys for a union of {width}, or values of another shape")
     space = workspace(heads, group, d, splits, query.device) if space is None else space
-    splits = space.peak.shape[1]
-    out = torch.empty(heads, group, d, dtype=torch.float32, device=query.device) if out is None else out
-    padded = triton.next_power_of_2(d)
-    _part[(splits, heads)](
+    _attend_rows[(space.peak.shape[1], heads)](
         query,
         keys,
         values,
@@ -167,14 +311,95 @@ def attend(
         values.stride(0),
         values.stride(1),
         width,
-        triton.cdiv(width, splits),
         group=group,
         d=d,
-        padded=padded,
-        many=32,
+        padded=triton.next_power_of_2(d),
+        many=_MANY,
         num_warps=4,
     )
-    _merge[(heads * group,)](
+    return _merge(query, space, out, lse)
+
+
+def attend_all(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tail: Tensor,
+    first: Tensor,
+    length: Tensor,
+    scaling: float,
+    *,
+    space: Workspace | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+    counter: Tensor | None = None,
+    splits: int = 136,
+) -> Tensor:
+    """Outputs `[H, G, d]` fp32 of dense attention: softmax over all tokens 0 to length - 1, accumulated in fp32.
+
+    keys, values: `[H, n, d]`, contiguous in d, on the GPU or in pinned host memory (halves of records, or apart), of
+    which tokens below `first` are meant. tail: records `[H, t, 2, d]` of the same type on the GPU, slot i is token
+    first + i. first, length: int32 `[1]` on the GPU; at least one token, and no more than t in the tail. space:
+    `workspace` for as many splits as wanted, the tail's among them (`splits` by default). counter: int64 `[2]`, the
+    bytes read of stored and of tail are added to it. out, lse: as in `attend`. The result depends neither on n nor on
+    where the rows lie. Nothing waits for the host.
+    """
+    heads, group, d = query.shape
+    _require_channels(query, keys, values)
+    if keys.shape != values.shape or keys.shape[::2] != (heads, d) or tail.shape != (heads, tail.shape[1], 2, d):
+        raise ValueError("attention: keys, values or the tail's records are of another shape than the queries")
+    if not keys.dtype == values.dtype == tail.dtype or tail.stride(-1) != 1:
+        raise ValueError("attention: keys, values and tail are not of one type with contiguous channels")
+    if not first.dtype == length.dtype == torch.int32:
+        raise ValueError("attention: first or length is not int32")
+    space = workspace(heads, group, d, splits, query.device) if space is None else space
+    splits = space.peak.shape[1]
+    if splits < 2:
+        raise ValueError("attention: the workspace is for one split; stored rows and tail take one each")
+    in_tail = max(1, min(triton.cdiv(tail.shape[1], _TAIL_SHARE), splits // 8))
+    _attend_all[(splits, heads)](
+        query,
+        keys,
+        values,
+        tail[:, :, 0],
+        tail[:, :, 1],
+        first,
+        length,
+        space.peak,
+        space.mass,
+        space.sums,
+        counter,
+        scaling,
+        query.stride(0),
+        query.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        values.stride(0),
+        values.stride(1),
+        tail.stride(0),
+        tail.stride(1),
+        splits - in_tail,
+        triton.cdiv(tail.shape[1], in_tail),
+        group=group,
+        d=d,
+        padded=triton.next_power_of_2(d),
+        many=_MANY,
+        num_warps=4,
+    )
+    return _merge(query, space, out, lse)
+
+
+def _merge(query: Tensor, space: Workspace, out: Tensor | None, lse: Tensor | None) -> Tensor:
+    heads, group, d = query.shape
+    splits = space.peak.shape[1]
+    if space.sums.shape != (heads, splits, group, d):
+        raise ValueError(
+            f"attention: the workspace is for `{list(space.sums.shape)}`, the queries `{[heads, group, d]}`"
+        )
+    out = torch.empty(heads, group, d, dtype=torch.float32, device=query.device) if out is None else out
+    if out.shape != query.shape or not out.is_contiguous():
+        raise ValueError("attention: out is not contiguous `[H, G, d]`")
+    _attend_merge[(heads * group,)](
         space.peak,
         space.mass,
         space.sums,
@@ -183,8 +408,14 @@ def attend(
         splits,
         group=group,
         d=d,
-        padded=padded,
-        many=triton.next_power_of_2(splits),
-        num_warps=2,
+        padded=triton.next_power_of_2(d),
+        every=triton.next_power_of_2(splits),
+        many=_MANY,
+        num_warps=4,
     )
     return out
+
+
+def _require_channels(query: Tensor, keys: Tensor, values: Tensor) -> None:
+    if keys.stride(-1) != 1 or values.stride(-1) != 1 or query.stride(-1) != 1:
+        raise ValueError("attention: query, keys and values are not contiguous in their last dimension")
