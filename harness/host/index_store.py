@@ -113,6 +113,13 @@ class IndexStore(LayerIndexes):
         fields = {name: field[at][..., : blocks * self.items_per_block[name]] for name, field in self.fields.items()}
         return Index(fields, form.tokens_per_item, blocks * BLOCK, form.block, form.basis)
 
+    def room(self) -> dict[int, Index]:
+        found = {}
+        for layer, form in self._forms.items():
+            fields = {name: field[self._place_of[layer]] for name, field in self.fields.items()}
+            found[layer] = Index(fields, form.tokens_per_item, self.capacity_blocks * BLOCK, form.block, form.basis)
+        return found
+
     def truncate(self, blocks: int) -> None:
         self._done = {layer: min(done, blocks) for layer, done in self._done.items()}
 
