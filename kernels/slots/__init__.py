@@ -1,6 +1,6 @@
 """The list of channels a plan reads, deepest first: what the kernels loop over."""
 
 from leadline.kernels.slots.dispatch import slots
-from leadline.kernels.slots.reference import Slots
+from leadline.kernels.slots.reference import Slots, record_plan
 
-__all__ = ["Slots", "slots"]
+__all__ = ["Slots", "record_plan", "slots"]

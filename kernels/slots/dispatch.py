@@ -9,9 +9,9 @@ from leadline.kernels.slots.reference import Slots
 
 
 def slots(depth: Tensor, out: Slots | None = None) -> Slots:
-    """The list of a plan: depth `[H, d]`. `out`, on a GPU only, is a list to write into (CUDA graphs)."""
+    """The list of a plan: depth `[H, d]`. `out` is a list to write into."""
     if depth.is_cuda:
         from leadline.kernels.slots import triton
 
         return triton.slots(depth, out)
-    return reference.slots(depth)
+    return reference.record_plan(depth, out=out)[1]

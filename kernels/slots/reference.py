@@ -37,3 +37,27 @@ def slots(depth: Tensor) -> Slots:
     level = torch.arange(DEPTH + 1, device=depth.device)
     deeper = (depth.unsqueeze(-2) > level.unsqueeze(-1)).sum(-1)
     return Slots(order.to(torch.int32), deeper.to(torch.int32))
+
+
+def record_plan(
+    t: Tensor,
+    depth: Tensor | None = None,
+    out: Slots | None = None,
+    active: Tensor | None = None,
+    totals: Tensor | None = None,
+) -> tuple[Tensor, Slots]:
+    """A plan t `[H, d]` in every form: depths int32 `[H, d]` and their list, written into `depth` and `out` where these
+    are given. active: fp32 `[H, d]`, receives 1 on the channels read and 0 elsewhere. totals: int64 `[2]`, the planes
+    and the channels of all heads are added to it.
+    """
+    made = slots(t)
+    if out is None:
+        out = made
+    else:
+        out.channel.copy_(made.channel)
+        out.deeper.copy_(made.deeper)
+    if active is not None:
+        active.copy_(t > 0)
+    if totals is not None:
+        totals += torch.stack([t.sum(), (t > 0).sum()])
+    return t.to(torch.int32) if depth is None else depth.copy_(t), out

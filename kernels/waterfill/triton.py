@@ -9,16 +9,18 @@ from torch import Tensor
 
 from leadline.kernels.jit import jit
 from leadline.kernels.slots import Slots
-from leadline.kernels.slots.triton import empty, write_slots
+from leadline.kernels.slots.triton import empty, require_plan, write_plan
 
 
 @jit
-def _plan(
+def _waterfill_plan(
     query: tl.tensor,
     variance: tl.tensor,
     depth: tl.tensor,
     channel: tl.tensor,
     deeper: tl.tensor,
+    active: tl.tensor,
+    totals: tl.tensor,
     query_head: tl.tensor,
     query_group: tl.tensor,
     budget: tl.tensor,
@@ -52,21 +54,23 @@ def _plan(
         low = tl.where(enough, middle, low)
         high = tl.where(enough, high, middle - 1)
     t = tl.where(live, tl.sum((key > low).to(tl.int32), 0), -1)
-    tl.store(depth + head * d + j, t, mask=live)
-    write_slots(t, head, channel, deeper, d, width)
+    write_plan(t, head, depth, channel, deeper, active, totals, d, width)
 
 
 def plan(
-    query: Tensor, variance: Tensor, budget: int, depth: Tensor | None = None, out: Slots | None = None
+    query: Tensor,
+    variance: Tensor,
+    budget: int,
+    depth: Tensor | None = None,
+    out: Slots | None = None,
+    active: Tensor | None = None,
+    totals: Tensor | None = None,
 ) -> tuple[Tensor, Slots]:
-    """Depths int32 `[H, d]` and their list for queries `[H, G, d]` fp32 and Var(k_j) `[H, d]` fp32.
-
-    g_j = Var(k_j) sum_h q_hj^2, the heads added in order and each operation rounded by itself, as PyTorch does.
-    """
+    """As `dispatch.plan`: the heads added in order and each operation rounded by itself, as PyTorch does on a CPU."""
     _check(query, budget)
     if variance.shape != query.shape[::2] or variance.dtype != torch.float32 or not variance.is_contiguous():
         raise ValueError("plan: variance is not contiguous fp32 `[H, d]`")
-    return _run(query, variance, budget, depth, out)
+    return _run(query, variance, budget, depth, out, active, totals)
 
 
 def depths(
@@ -74,7 +78,7 @@ def depths(
 ) -> tuple[Tensor, Slots]:
     """As the reference, of importance g `[H, d]` fp32: depths int32 `[H, d]`, and their list."""
     _check(importance.unsqueeze(-2), budget)
-    return _run(importance.unsqueeze(-2), None, budget, depth, out)
+    return _run(importance.unsqueeze(-2), None, budget, depth, out, None, None)
 
 
 def _check(query: Tensor, budget: int) -> None:
@@ -85,17 +89,26 @@ def _check(query: Tensor, budget: int) -> None:
 
 
 def _run(
-    query: Tensor, variance: Tensor | None, budget: int, depth: Tensor | None, out: Slots | None
+    query: Tensor,
+    variance: Tensor | None,
+    budget: int,
+    depth: Tensor | None,
+    out: Slots | None,
+    active: Tensor | None,
+    totals: Tensor | None,
 ) -> tuple[Tensor, Slots]:
     heads, group, d = query.shape
     depth = torch.empty(heads, d, dtype=torch.int32, device=query.device) if depth is None else depth
     out = empty(heads, d, query.device) if out is None else out
-    _plan[(heads,)](
+    require_plan(heads, d, depth, out, active, totals)
+    _waterfill_plan[(heads,)](
         query,
         variance,
         depth,
         out.channel,
         out.deeper,
+        active,
+        totals,
         query.stride(0),
         query.stride(1),
         budget,

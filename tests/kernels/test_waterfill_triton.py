@@ -8,7 +8,7 @@ from interpreted import DEVICE, kernels_of
 from torch import Tensor
 
 from leadline.kernels.slots import Slots, slots
-from leadline.kernels.waterfill import depths
+from leadline.kernels.waterfill import depths, plan
 
 
 def poisoned(heads: int, d: int) -> tuple[Tensor, Slots]:
@@ -47,7 +47,17 @@ def test_plans_from_queries_equal_the_reference(group: int) -> None:
     variance = torch.exp(2 * torch.randn(2, 128, generator=generator))
     strided = torch.stack([query, query], 2)[:, :, 0].to(DEVICE)
     found = kernels_of("waterfill").plan(strided, variance.to(DEVICE), 48, *poisoned(2, 128))
-    same(found, depths(torch.square(query).sum(-2) * variance, 48))
+    expected = depths(torch.square(query).sum(-2) * variance, 48)
+    same(found, expected)
+    for run in (kernels_of("waterfill").plan, plan):
+        active = torch.full((2, 128), torch.nan, device=DEVICE)
+        totals = torch.tensor([5, 50], device=DEVICE)
+        into = poisoned(2, 128)
+        assert run(strided, variance.to(DEVICE), 48, *into, active, totals)[1] is into[1]
+        same(into, expected)
+        assert torch.equal(active.cpu(), (expected > 0).float())
+        assert totals.tolist() == [5 + int(expected.sum()), 50 + int((expected > 0).sum())]
+        same(run(strided, variance.to(DEVICE), 48), expected)
 
 
 def test_refuses_what_it_cannot_plan() -> None:
