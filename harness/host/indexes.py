@@ -80,6 +80,12 @@ class LayerIndexes(ABC):
     def verify(self) -> None:  # noqa: B027  most stores have nothing left to say
         """Raise what building found wrong and could not say without waiting for the GPU."""
 
+    def room(self) -> dict[int, Index]:
+        """The index of every layer over all the room there is, at addresses that do not change as blocks come: what a
+        captured step reads, told how many blocks are in use.
+        """
+        return self.indexes()
+
     def indexes(self, blocks: int | None = None) -> dict[int, Index]:
         """`index` of every layer."""
         return {layer: self.index(layer, blocks) for layer in self.states}
