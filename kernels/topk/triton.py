@@ -1,8 +1,9 @@
 """Exact top-k in Triton: several programs a row, no sort, no buffer that a crowded row could overflow (see README.md).
 
 Scores are compared as int32 keys in the order of the floats. The k-th largest of the maxima of 64-token blocks is a
-lower bound of the k-th largest score, so only blocks that reach it are read again; what reaches it in them is collected
-in index order, and one program a row finds the exact k-th largest among that by bisection of the keys.
+lower bound of the k-th largest score, so only blocks that reach it are read again; what is above it in them, and the
+first k that equal it, are collected in index order, and one program a row finds the exact k-th largest among that by
+bisection of the keys.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Workspace:
     peaks: Tensor  # fp32 [R, blocks of 64]
     blocks: Tensor  # int32 [R, spans], those that reach the bound
     bound: Tensor  # int32 [R, 2]: the bound, the number of spans that reach it
-    counts: Tensor  # int32 [R, chunks]
+    counts: Tensor  # int32 [R, 2, chunks], candidates above the bound and equal to it
     keys: Tensor  # int32 [R, capacity]
     index: Tensor  # int32 [R, capacity]
     invalid: Tensor  # int32 [1]
@@ -55,7 +56,7 @@ def workspace(rows: int, capacity: int, device: torch.device) -> Workspace:
         peaks=empty(rows, triton.cdiv(capacity, BLOCK), dtype=torch.float32),
         blocks=empty(rows, spans),
         bound=empty(rows, 2),
-        counts=empty(rows, triton.cdiv(spans * span, _CHUNK)),
+        counts=empty(rows, 2, triton.cdiv(spans * span, _CHUNK)),
         keys=empty(rows, spans * span),
         index=empty(rows, spans * span),
         invalid=torch.zeros(1, dtype=torch.int32, device=device),
@@ -71,7 +72,7 @@ def _key(score: tl.tensor) -> tl.tensor:
 
 
 @jit
-def _peaks(
+def _topk_peaks(
     scores: tl.tensor,
     lengths: tl.tensor,
     peaks: tl.tensor,
@@ -94,7 +95,7 @@ def _peaks(
 
 
 @jit
-def _bound(
+def _topk_bound(
     peaks: tl.tensor,
     covered: tl.tensor,
     lengths: tl.tensor,
@@ -161,7 +162,7 @@ def _look(
 
 
 @jit
-def _count(
+def _topk_count(
     scores: tl.tensor,
     lengths: tl.tensor,
     bound: tl.tensor,
@@ -177,7 +178,7 @@ def _count(
     span: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
-    """How many candidates of each chunk reach the bound."""
+    """How many candidates of each chunk are above the bound, and how many equal it."""
     row = tl.program_id(1).to(tl.int64)
     n = tl.load(lengths + row * length_stride)
     least, reaching = tl.load(bound + row * 2), tl.load(bound + row * 2 + 1)
@@ -186,15 +187,17 @@ def _count(
         _, score, candidate = _look(
             scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
         )
-        reach = (candidate & (_key(score) >= least)).to(tl.int32)
-        tl.store(counts + row * count_stride + chunk, tl.sum(reach))
+        key = _key(score)
+        own = counts + row * count_stride + chunk
+        tl.store(own, tl.sum((candidate & (key > least)).to(tl.int32)))
+        tl.store(own + count_stride // 2, tl.sum((candidate & (key == least)).to(tl.int32)))
         if tl.max((candidate & (score != score)).to(tl.int32)) > 0:
             tl.atomic_max(invalid, 1, sem="relaxed")
         chunk += tl.num_programs(0)
 
 
 @jit
-def _collect(
+def _topk_collect(
     scores: tl.tensor,
     lengths: tl.tensor,
     bound: tl.tensor,
@@ -207,33 +210,42 @@ def _collect(
     block_stride: tl.tensor,
     count_stride: tl.tensor,
     key_stride: tl.tensor,
+    wanted: tl.tensor,
     sink: tl.tensor,
     local: tl.tensor,
     span: tl.constexpr,
     width: tl.constexpr,
     chunks: tl.constexpr,
 ) -> None:
-    """The candidates that reach the bound, their keys and positions, in the order of their positions."""
+    """The candidates above the bound and the first `wanted` that equal it, their keys and positions, in the order of
+    their positions.
+    """
     row = tl.program_id(1).to(tl.int64)
     n = tl.load(lengths + row * length_stride)
     least, reaching = tl.load(bound + row * 2), tl.load(bound + row * 2 + 1)
     every = tl.arange(0, chunks)
     chunk = tl.program_id(0)
     while chunk * (width // span) < reaching:
-        token, score, candidate = _look(
-            scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
-        )
-        key = _key(score)
-        reach = candidate & (key >= least)
-        before = tl.sum(tl.load(counts + row * count_stride + every, mask=every < chunk, other=0))
-        place = before + tl.cumsum(reach.to(tl.int32), 0) - 1
-        tl.store(keys + row * key_stride + place, key, mask=reach)
-        tl.store(index + row * key_stride + place, token, mask=reach)
+        own = counts + row * count_stride
+        above = tl.sum(tl.load(own + every, mask=every < chunk, other=0))
+        equal = tl.sum(tl.load(own + count_stride // 2 + every, mask=every < chunk, other=0))
+        if (equal < wanted) | (tl.load(own + chunk) > 0):
+            token, score, candidate = _look(
+                scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
+            )
+            key = _key(score)
+            higher = candidate & (key > least)
+            level = candidate & (key == least)
+            nth = equal + tl.cumsum(level.to(tl.int32), 0)
+            place = above + tl.cumsum(higher.to(tl.int32), 0) + tl.minimum(nth, wanted) - 1
+            kept = higher | (level & (nth <= wanted))
+            tl.store(keys + row * key_stride + place, key, mask=kept)
+            tl.store(index + row * key_stride + place, token, mask=kept)
         chunk += tl.num_programs(0)
 
 
 @jit
-def _choose(
+def _topk_choose(
     lengths: tl.tensor,
     bound: tl.tensor,
     counts: tl.tensor,
@@ -271,7 +283,9 @@ def _choose(
     if chosen & (wanted > 0):
         every = tl.arange(0, chunks)
         used = (tl.load(bound + row * 2 + 1) * span + chunk - 1) // chunk
-        collected = tl.sum(tl.load(counts + row * count_stride + every, mask=every < used, other=0))
+        own = counts + row * count_stride + every
+        level = tl.sum(tl.load(own + count_stride // 2, mask=every < used, other=0))
+        collected = tl.sum(tl.load(own, mask=every < used, other=0)) + tl.minimum(level, wanted)
         low = tl.load(bound + row * 2).to(tl.int64)
         high = low
         if collected > wanted:
@@ -335,16 +349,18 @@ def select_ids(
     out = torch.empty(rows, k, dtype=torch.int32, device=scores.device) if out is None else out
     step = 0 if lengths.numel() == 1 else 1
     wanted = k - sink - local
-    span, chunks = space.span, triton.next_power_of_2(space.counts.shape[1])
-    programs = min(_PROGRAMS, space.counts.shape[1])
+    span, chunks = space.span, triton.next_power_of_2(space.counts.shape[2])
+    programs = min(_PROGRAMS, space.counts.shape[2])
     window = (sink, local)
     if wanted and k < capacity:
         if peaks is None:
             peaks, covered = space.peaks, None
             grid = (triton.cdiv(peaks.shape[1], _CHUNK // BLOCK), rows)
-            _peaks[grid](scores, lengths, peaks, scores.stride(0), step, peaks.shape[1], _CHUNK // BLOCK, num_warps=4)
+            _topk_peaks[grid](
+                scores, lengths, peaks, scores.stride(0), step, peaks.shape[1], _CHUNK // BLOCK, num_warps=4
+            )
         width = triton.next_power_of_2(space.blocks.shape[1])
-        _bound[(rows,)](
+        _topk_bound[(rows,)](
             peaks,
             covered,
             lengths,
@@ -363,20 +379,21 @@ def select_ids(
         )
         strides = (scores.stride(0), step, space.blocks.stride(0), space.counts.stride(0))
         read = (scores, lengths, space.bound, space.blocks, space.counts)
-        _count[(programs, rows)](*read, space.invalid, *strides, *window, span=span, width=_CHUNK, num_warps=8)
-        _collect[(programs, rows)](
+        _topk_count[(programs, rows)](*read, space.invalid, *strides, *window, span=span, width=_CHUNK, num_warps=8)
+        _topk_collect[(programs, rows)](
             *read,
             space.keys,
             space.index,
             *strides,
             space.keys.stride(0),
+            wanted,
             *window,
             span=span,
             width=_CHUNK,
             chunks=chunks,
             num_warps=8,
         )
-    _choose[(rows,)](
+    _topk_choose[(rows,)](
         lengths,
         space.bound,
         space.counts,

@@ -58,10 +58,13 @@ def rows_of(kind: str, n: int) -> Tensor:
         "infinities": torch.where(noise > 1, math.inf, torch.where(noise < 0, -math.inf, noise)),
         "crowded": 1 + noise.abs() * 1e-6,
         "denormal": noise * 1e-44,
+        "one-above-a-crowd": torch.where(torch.arange(n) == n // 2 + 7, 1.0, torch.zeros(2, n)),
+        "few-above-a-crowd": torch.where(torch.rand(2, n, generator=generator) < 0.01, noise.abs(), torch.zeros(2, n)),
     }[kind].contiguous()
 
 
 KINDS = ("normal", "constant", "rising", "plateau", "few-values", "signed-zero", "infinities", "crowded", "denormal")
+KINDS += ("one-above-a-crowd", "few-above-a-crowd")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,6 +100,23 @@ def test_maxima_the_scan_has_written() -> None:
     found = chosen(scores, lengths, 90, 4, 32, peaks=wrong, covered=torch.tensor([40], dtype=torch.int32))
     assert torch.equal(found, expected(scores, lengths.expand(2), 90, 4, 32))
     assert torch.equal(chosen(scores, lengths, 90, 4, 32, peaks=peaks), found)
+
+
+def test_lengths_that_change_between_calls() -> None:
+    """A captured launch sees other lengths and other stores each time: one workspace, whatever the last call left."""
+    topk = kernels_of("topk")
+    scores = rows_of("few-values", 9000)
+    space = topk.workspace(2, 9000, torch.device(DEVICE))
+    peaks = torch.full((2, 9000 // 64), torch.nan)
+    on_device = scores.to(DEVICE)
+    for n in (8900, 100, 64, 65, 5000, 37, 9000, 101):
+        blocks = (n - 1) // 64
+        peaks[:, :blocks] = scores[:, : blocks * 64].unflatten(-1, (blocks, 64)).amax(-1)
+        numbers = [torch.tensor([value], dtype=torch.int32, device=DEVICE) for value in (n, blocks)]
+        given = {"peaks": peaks.to(DEVICE), "covered": numbers[1], "space": space}
+        found = topk.select_ids(on_device, numbers[0], k=100, sink=4, local=32, **given)
+        assert torch.equal(found.cpu(), expected(scores[:, :n], torch.tensor([n, n]), 100, 4, 32))
+        peaks[:, :blocks] = torch.nan
 
 
 def test_not_a_number_is_told() -> None:
