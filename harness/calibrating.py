@@ -13,6 +13,7 @@ from torch import Tensor
 
 from leadline.attention import dense, forward, hooked
 from leadline.errors import UsageError, explain
+from leadline.fidelity.window import ids_sha256
 from leadline.model import LoadedModel
 from leadline.prefill import chunk_ends
 from leadline.rows import Rows
@@ -22,13 +23,14 @@ from leadline.sessions.directory import discover
 from leadline.sessions.render import Renderer
 
 CHUNK = 512
+_TEXTS = (".md", ".py", ".rst", ".txt")
 
 
 class _Capture:
     """An attention that is dense and adds every new position's queries and keys to the accumulators."""
 
-    def __init__(self, layers: Sequence[int]) -> None:
-        self.accumulators = {layer: Accumulator() for layer in layers}
+    def __init__(self, layers: Sequence[int], depths: bool) -> None:
+        self.accumulators = {layer: Accumulator(depths=depths) for layer in layers}
 
     def __call__(self, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         first = keys.shape[1] - query.shape[1]
@@ -37,9 +39,10 @@ class _Capture:
 
 
 def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list[int]]]:
-    """Token windows of up to `length` tokens, (name, ids): the longest prompt of every session, or a text file cut up.
+    """Token windows of up to `length` tokens, (name, ids): the longest prompt of every session, or text cut up.
 
-    A session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
+    `text` is a directory of sessions, a text file, or a directory of text files (by name, each cut up by itself). A
+    session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
     """
     if not text.exists():
         raise UsageError(
@@ -47,13 +50,15 @@ def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list
                 "no such file or directory",
                 field="--text",
                 found=text,
-                do="give a text file or a directory of sessions",
+                do="give a text file, or a directory of sessions or of text files",
             )
         )
     found = list(_of_sessions(model, text, length))
-    if not found and text.is_file():
-        ids = model.tokenizer(_read(text), add_special_tokens=False)["input_ids"]
-        found = [(f"{text.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length)]
+    if not found:
+        files = [text] if text.is_file() else sorted(p for p in text.rglob("*") if p.suffix in _TEXTS and p.is_file())
+        for file in files:
+            ids = model.tokenizer(_read(file), add_special_tokens=False)["input_ids"]
+            found += [(f"{file.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length)]
     kept = [(name, ids) for name, ids in found if len(ids) * 8 >= length]
     if not kept:
         longest = max((len(ids) for _, ids in found), default=0)
@@ -70,11 +75,14 @@ def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list
 
 
 def calibrate(
-    model: LoadedModel, texts: Sequence[tuple[str, Sequence[int]]], length: int, source: str
+    model: LoadedModel, texts: Sequence[tuple[str, Sequence[int]]], length: int, source: str, depths: bool = True
 ) -> tuple[dict[int, LayerStatistics], Provenance]:
-    """Statistics of every scanned layer over the windows, and where they come from."""
+    """Statistics of every scanned layer over the windows, and where they come from.
+
+    Without `depths` the errors of every depth and the bits of water lines are left out.
+    """
     layers = model.shape.scanned_layers
-    capture = _Capture(layers)
+    capture = _Capture(layers, depths)
     with hooked(model):
         for _, ids in texts:
             rows = Rows.for_model(model, len(ids))
@@ -90,10 +98,13 @@ def calibrate(
         text_sha256=hashlib.sha256(repr([list(ids) for _, ids in texts]).encode()).hexdigest(),
         length=max(len(ids) for _, ids in texts) if texts else length,
         windows=len(texts),
+        window_sha256s=tuple(ids_sha256(ids) for _, ids in texts),
         positions=capture.accumulators[layers[0]].positions,
         layers=tuple(layers),
         versions={name: version(name) for name in ("leadline", "torch", "transformers")},
     )
+    if not depths:
+        return {layer: sums.statistics() for layer, sums in capture.accumulators.items()}, provenance
     return _one_line({layer: sums.statistics() for layer, sums in capture.accumulators.items()}), provenance
 
 

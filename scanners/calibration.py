@@ -48,6 +48,7 @@ class Provenance(BaseModel):
     text_sha256: str
     length: int
     windows: int
+    window_sha256s: tuple[str, ...] = ()
     positions: int
     layers: tuple[int, ...]
     versions: dict[str, str]
@@ -170,7 +171,7 @@ def load(path: Path) -> Calibration:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(path, framework="pt", device="cpu") as file:
             provenance = Provenance.model_validate_json((file.metadata() or {}).get("leadline", "null"))
-            held = [name for name in _OPTIONAL if name in set(file.keys())]  # noqa: SIM118
+            held = [name for name in _OPTIONAL if name in set(file.keys())]
             tensors = {name: file.get_tensor(name) for name in (*_TENSORS, *held)}
     except (OSError, SafetensorError, ValidationError) as error:
         raise UsageError(

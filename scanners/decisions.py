@@ -81,7 +81,7 @@ class Decisions(_Record):
     basis: BasisRule
     paths: tuple[GreedyPath, ...] = ()
     budgets: tuple[int, ...] = ()
-    errors: dict[BasisName, tuple[tuple[float, ...], ...]] = {}  # noqa: RUF012 - pydantic copies defaults
+    errors: dict[BasisName, tuple[tuple[float, ...], ...]] = {}
 
     def budgets_of(self, layer: int) -> Mapping[tuple[BasisName, int], int]:
         """This layer's budget in every plan, by (store, mean)."""

@@ -61,8 +61,7 @@ class Fathom(Scanner):
         """All options; those that came later are left out at their defaults, so that older results keep their name."""
         later = {"allotment": "plan", "weight": "weight"}
         changed = self.model_dump(mode="json", exclude_defaults=True)
-        shown = {later.get(k, k): v for k, v in super().options().items() if k not in later or k in changed}
-        return shown
+        return {later.get(k, k): v for k, v in super().options().items() if k not in later or k in changed}
 
     def settled(self, choice: BasisName | None) -> Fathom:
         """The scanner with basis=auto replaced by a calibration's choice; itself where the basis is named."""

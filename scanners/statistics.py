@@ -10,7 +10,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-
 BasisName = Literal["raw", "rotated"]
 _OPTIONAL = ("query_moment", "abs_query", "abs_key", "depth_error", "line_bits")
 

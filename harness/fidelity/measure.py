@@ -97,7 +97,7 @@ class LayerMeter:
 
     def _groups(self) -> Iterator[_Group]:
         layer = self._layer
-        heads, n, d = layer.keys.shape
+        heads, n = layer.keys.shape[:2]
         query = layer.query.unflatten(0, (heads, -1)).permute(2, 0, 1, 3).to(torch.float32)
         at_once = max(1, _SCORES_AT_ONCE // (layer.query.shape[0] * n))
         position = layer.first
