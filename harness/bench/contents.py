@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class Contents:
     distinct: int
     device: torch.device
     dtype: torch.dtype
+    _statistics: dict[int, LayerStatistics] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     @property
     def heads(self) -> int:
@@ -76,14 +78,11 @@ class Contents:
         return self._correlated("queries", step, self.shape.layers, self.heads)
 
     def statistics(self, layer: int) -> LayerStatistics:
-        """What a calibration pass over 4,096 positions of the layer finds, for the rows of all sequences."""
-        found, kv, d = Accumulator(), self.shape.kv_heads, self.shape.head_dim
-        keys = self._normal("calibration keys", layer, 0, kv, SAMPLE, d) * self.variance(layer).sqrt().unsqueeze(1)
-        asked = self._correlated("calibration queries", layer % self.distinct, SAMPLE, kv)  # [T, KV, G, d]
-        found.add(asked.permute(1, 2, 0, 3).flatten(0, 1), keys.to(self.dtype), 0)
-        one = found.statistics().to(self.device)
-        moments = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
-        return LayerStatistics(**{name: _for_all(value, self.batch) for name, value in moments.items()})
+        """What a calibration pass over 4,096 positions of the layer finds, for the rows of all sequences; made once."""
+        layer %= self.distinct
+        if layer not in self._statistics:
+            self._statistics[layer] = self._calibrated(layer)
+        return self._statistics[layer]
 
     def states(self, scanner: Scanner) -> list[State]:
         """The scanner's state in every layer."""
@@ -92,11 +91,21 @@ class Contents:
         made = [scanner.calibrate(self.statistics(layer)) for layer in range(self.distinct)]
         return [made[layer % self.distinct] for layer in range(self.shape.layers)]
 
+    def _calibrated(self, layer: int) -> LayerStatistics:
+        found, kv, d = Accumulator(), self.shape.kv_heads, self.shape.head_dim
+        keys = self._normal("calibration keys", layer, 0, kv, SAMPLE, d) * self.variance(layer).sqrt().unsqueeze(1)
+        asked = self._correlated("calibration queries", layer, SAMPLE, kv)  # [T, KV, G, d]
+        found.add(asked.permute(1, 2, 0, 3).flatten(0, 1), keys.to(self.dtype), 0)
+        one = found.statistics().to(self.device)
+        moments = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+        return LayerStatistics(**{name: _for_all(value, self.batch) for name, value in moments.items()})
+
     def _correlated(self, what: str, which: int, *rows: int) -> Tensor:
         d = self.shape.head_dim
         shared = self._normal(f"{what}, shared", which, 0, *rows, 1, d)
         own = self._normal(f"{what}, own", which, 0, *rows, self.shape.group, d)
-        return CORRELATION**0.5 * shared + (1 - CORRELATION) ** 0.5 * own
+        together: Tensor = CORRELATION**0.5 * shared + (1 - CORRELATION) ** 0.5 * own
+        return together
 
     def _normal(self, what: str, which: int, first: int, *size: int) -> Tensor:
         """fp32 normal deviates that depend on the seed and on what they are for."""
@@ -106,5 +115,6 @@ class Contents:
         return torch.randn(size, generator=generator, device=self.device)
 
 
-def _for_all(moment: Tensor | None, batch: int) -> Tensor | None:
-    return None if moment is None else moment.repeat(batch, *[1] * (moment.dim() - 1))
+def _for_all(moment: Any, batch: int) -> Any:
+    """What holds a value per KV head, for the KV heads of all sequences; anything else as it is."""
+    return moment.repeat(batch, *[1] * (moment.dim() - 1)) if isinstance(moment, Tensor) and moment.dim() else moment

@@ -27,12 +27,12 @@ def test_the_plan_reads_what_the_specification_says_of_these_contents() -> None:
     made = contents("qwen3-8b", distinct=3)
     index = Index({"planes": torch.zeros(8, 128, 4, 1, dtype=torch.int64), "scales": torch.zeros(8, 128, 1, 1).half()},
                   {"planes": 64, "scales": 64}, 64)  # fmt: skip
-    query = made.queries(0)
+    query, statistics = made.queries(0), [made.statistics(layer) for layer in range(3)]
     for budget, expected in ((40, 47), (48, 56), (64, 74), (80, 92)):
         fathom = create(f"fathom:budget={budget}")
-        states = made.states(fathom)
-        bits = [fathom.plan(query[layer], states[layer], index).bits_per_token(index) for layer in range(3)]
-        assert float(torch.stack(bits).mean()) == pytest.approx(expected, abs=1.5)
+        plans = [fathom.plan(query[layer], fathom.calibrate(found), index) for layer, found in enumerate(statistics)]
+        bits = torch.stack([plan.bits_per_token(index) for plan in plans])
+        assert float(bits.mean()) == pytest.approx(expected, abs=1.5)
 
 
 def test_keys_queries_and_variances_are_distributed_as_stated() -> None:

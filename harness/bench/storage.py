@@ -1,0 +1,43 @@
+"""Timed decode steps into a results database and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+
+from leadline.bench.records import DecodeTime, Moved
+from leadline.database import Results
+from leadline.database_checks import record_of, refuse_not_finite
+from leadline.database_decode import DecodeTimeRow
+from leadline.meter_figures import StepTime
+
+KIND = "decode"  # of the measurements these figures belong to
+
+
+def save(results: Results, measurement: int, times: Sequence[DecodeTime]) -> None:
+    """Store the figures of a measurement, all of them in one transaction.
+
+    Raises LeadlineError where one is not finite.
+    """
+    for time in times:
+        refuse_not_finite(time.model_dump(), f"{time.label} at {time.context} tokens")
+    with results.transaction() as db:
+        for time in times:
+            values = time.model_dump(mode="json")
+            parts = values.pop("moved") | values.pop("time")
+            db.add(DecodeTimeRow(measurement_id=measurement, **values, **parts))
+
+
+def load(results: Results) -> list[tuple[int, DecodeTime]]:
+    """Every stored figure with the measurement it belongs to, in the order they were stored; none in an older file."""
+    if not results.has(DecodeTimeRow.__tablename__):
+        return []
+    with results.transaction() as db:
+        return [
+            (
+                row.measurement_id,
+                record_of(DecodeTime, row, moved=record_of(Moved, row), time=record_of(StepTime, row)),
+            )
+            for row in db.scalars(select(DecodeTimeRow).order_by(DecodeTimeRow.id))
+        ]
