@@ -35,17 +35,19 @@ def _options(
 
 
 def _mount() -> None:
-    from leadline.cli import scanners, sessions
+    from leadline.cli import bench, scanners, sessions
     from leadline.cli.calibrate import calibrate
     from leadline.cli.compare import compare
     from leadline.cli.demo import demo
     from leadline.cli.env import env
     from leadline.cli.export import export
+    from leadline.cli.plan import plan
     from leadline.cli.replay import replay, resume
     from leadline.cli.report import report
 
-    for command in (replay, resume, report, compare, export, calibrate, demo, env):
+    for command in (plan, replay, resume, report, compare, export, calibrate, demo, env):
         app.command()(command)
+    app.add_typer(bench.app, name="bench", help="Time decode steps on synthetic contents.")
     app.add_typer(scanners.app, name="scanners", help="List, write and check scanners.")
     app.add_typer(sessions.app, name="sessions", help="List, show and check recorded sessions.")
 
