@@ -27,8 +27,10 @@ class FathomGlobal(Scanner):
 
     budget: code bits per token per 128 channels, per KV head. scope: "layer" draws a line per layer and query over all
     KV heads, a ceiling that never exceeds what the flat plan of that query reads in all; "model" keeps one line for all
-    layers and queries, at which the calibration text's queries read `budget` in the mean: no ceiling at all. basis:
-    as in `fathom`; a line for the model is known for raw channels only.
+    layers and queries, at which the calibration text's queries read `budget` in the mean: no ceiling at all. weight:
+    "absolute" compares g_j as they are, so that heads whose scores vary most read most; "relative" divides them by the
+    head's sum, so that depth goes to heads whose variance is spread over many channels. basis: as in `fathom`. A line
+    for the model is known for raw channels and absolute weights only.
     """
 
     name: ClassVar[str] = "fathom_global"
@@ -36,12 +38,13 @@ class FathomGlobal(Scanner):
     shares_budget: ClassVar[bool] = True
     budget: int = Field(default=48, ge=1)
     scope: Literal["layer", "model"] = "layer"
+    weight: Literal["absolute", "relative"] = "absolute"
     basis: Literal["raw", "rotated"] = "raw"
 
     @model_validator(mode="after")
-    def _raw_for_the_model(self) -> Self:
-        if self.scope == "model" and self.basis != "raw":
-            raise ValueError("scope=model needs basis=raw: a calibration measures lines of raw channels only")
+    def _what_a_line_is_known_for(self) -> Self:
+        if self.scope == "model" and (self.basis, self.weight) != ("raw", "absolute"):
+            raise ValueError("scope=model needs basis=raw and weight=absolute: no other line is calibrated")
         return self
 
     @property
@@ -77,6 +80,8 @@ class FathomGlobal(Scanner):
             return plane_store.read(above(modelled_values(importance), state.extra["line"]))
         # Flat leaves bits unused where a head has less to read than its budget, or where values tie.
         flat = depths(importance, scaled(self.budget, query.shape[-1])).sum((-1, -2))
+        if self.weight == "relative":
+            importance = importance / importance.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
         shared = fill(modelled_values(importance).flatten(-3, -2), flat)
         return plane_store.read(shared.unflatten(-1, importance.shape[-2:]))
 

@@ -34,9 +34,9 @@ class LandmarkFathom(Scanner):
 
     name: ClassVar[str] = "landmark_fathom"
     headline: ClassVar[tuple[str, ...]] = ("budget", "fraction", "landmark")
-    budget: int = Field(default=64, ge=1)
-    fraction: float = Field(default=0.25, gt=0, le=1)
-    landmark: int = Field(default=32, ge=1)
+    budget: int = Field(default=80, ge=1)
+    fraction: float = Field(default=0.5, gt=0, le=1)
+    landmark: int = Field(default=64, ge=1)
 
     @field_validator("landmark")
     @classmethod

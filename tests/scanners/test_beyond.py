@@ -65,13 +65,16 @@ def test_fill_draws_the_line_of_the_flat_plan(importance: list[float], budget: i
 
 
 @pytest.mark.parametrize("basis", ["raw", "rotated"])
+@pytest.mark.parametrize("weight", ["absolute", "relative"])
 @settings(max_examples=25, deadline=None)
 @given(query=queries, budget=st.integers(2, 300), silent=st.integers(0, D))
-def test_a_shared_line_never_reads_more_than_flat(basis: str, query: Tensor, budget: int, silent: int) -> None:
+def test_a_shared_line_never_reads_more_than_flat(
+    basis: str, weight: str, query: Tensor, budget: int, silent: int
+) -> None:
     """Also where a head cannot spend its budget, and another could."""
     query = query.clone()
     query[:, 0, :, :silent] = 0
-    shared = planes(f"fathom_global:budget={budget},basis={basis}", query)
+    shared = planes(f"fathom_global:budget={budget},basis={basis},weight={weight}", query)
     flat = planes(f"fathom:budget={budget},basis={basis}", query)
     assert bool((shared.sum((-1, -2)) <= flat.sum((-1, -2))).all())
 
@@ -96,9 +99,22 @@ def test_a_line_for_the_model_meets_its_budget_in_the_mean_of_the_calibration() 
         assert float(read.sum(-1).std()) > 0, "it is a mean, not a ceiling"
 
 
-def test_a_line_for_the_model_needs_raw_channels() -> None:
+@pytest.mark.parametrize("option", ["basis=rotated", "weight=relative"])
+def test_a_line_for_the_model_is_of_raw_channels_and_absolute_weights(option: str) -> None:
     with pytest.raises(UsageError, match="raw"):
-        create("fathom_global:scope=model,basis=rotated")
+        create(f"fathom_global:scope=model,{option}")
+
+
+def test_relative_weights_give_depth_to_the_head_whose_variance_is_spread() -> None:
+    """Scaling a head's queries changes nothing; a head of many equal channels reads more than one with few."""
+    query = draw(20, H, G, D, seed=5)
+    variance = torch.ones(H, D)
+    variance[0, 8:] = 1e-4
+    state = State(variance=variance)
+    read = planes("fathom_global:budget=48,weight=relative", query, state)
+    louder = query * torch.tensor([10.0, 1.0, 0.1]).view(H, 1, 1)
+    assert torch.equal(planes("fathom_global:budget=48,weight=relative", louder, state), read)
+    assert bool(read[:, 1:].sum(-1).double().mean() > read[:, 0].sum(-1).double().mean())
 
 
 @pytest.mark.parametrize("spec", ["fathom_measured", "fathom_global:scope=model"])
