@@ -72,7 +72,10 @@ class RunSpec(BaseModel):
     has a value (`column=value`); `redact` replaces keys, addresses and home paths before anything is stored.
     `k` counts sinks and local tokens too. `calibration_sha256` is filled in when the calibration is loaded; given, it
     must be that file's. `family` lists the declared comparisons as (scanner label, baseline label); empty means the
-    rule of `declared_pairs`. `margin` is the equivalence margin in agreement.
+    rule of `declared_pairs`. `margin` is the equivalence margin in agreement. `placement` says where stores and rows
+    lie while a GPU decodes: both in its memory ("device"), rows on the host ("rows-host"), both there ("host").
+    `timed_steps` steps of every branch are timed by stage there (0: none). `checked` poisons buffers and compares their
+    guards at every step, which is slow and changes no result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,6 +102,9 @@ class RunSpec(BaseModel):
     prefill_chunk: int = Field(default=512, ge=1)
     noise_chunk: int = Field(default=384, ge=0)
     dense_layers: tuple[int, ...] = ()
+    placement: Literal["device", "rows-host", "host"] = "device"
+    timed_steps: int = Field(default=0, ge=0)
+    checked: bool = False
     baseline: str = "sparq:r=16"
     family: tuple[tuple[str, str], ...] = ()
     margin: float = Field(default=0.05, gt=0, lt=1)
@@ -126,9 +132,13 @@ class RunSpec(BaseModel):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """The part that identifies a run: all but sessions, scanners, limit and the calibration's path."""
-        values = self.model_dump(mode="json", exclude={"sessions", "scanners", "limit", "calibration"})
+        """The part that identifies a run: all but sessions, scanners, limit, checks and the calibration's path."""
+        values = self.model_dump(mode="json", exclude={"sessions", "scanners", "limit", "calibration", "checked"})
         values["k"] = self.selected
+        # Named only where they are set, so that runs made before these fields existed keep their identity.
+        for name in ("placement", "timed_steps"):
+            if values[name] == RunSpec.model_fields[name].default:
+                del values[name]
         return values
 
     @property

@@ -17,22 +17,24 @@ import torch
 from torch import Tensor
 
 from leadline.attention import hooked
-from leadline.branch import Decoded, decode, teacher_force
+from leadline.branch import Decoded
 from leadline.config import RunSpec
 from leadline.contenders import Contender
 from leadline.database import Results
+from leadline.database_selection import save_check
 from leadline.errors import MachineError
+from leadline.graph.lanes import has_lane
 from leadline.judging import Spoken, judge, judge_forced, price, spoken
 from leadline.model import LoadedModel
+from leadline.prefilled import Prefilled, decode_network
 from leadline.progress import Progress
 from leadline.records import BranchPointRecord, BranchRecord, Exclusion, SessionRecord, StepCost, TeacherForced
-from leadline.rows import Rows
+from leadline.scanners.base import Scanner, State
 from leadline.scanners.calibration import Calibration
-from leadline.scanning import ByteLedger, ScanAttention
+from leadline.scanning import ByteLedger
 from leadline.sessions.render import BranchPoint, Renderer
 from leadline.sessions.schema import Session
-from leadline.stores import States, Stores
-from leadline.walk import PrefixWalker
+from leadline.stores import States
 from leadline.workload import SessionWork, capacity, choose
 
 PROMPT_TAIL = 1200  # characters of a prompt kept for the reader of a report
@@ -80,11 +82,13 @@ class Replay:
         self.stop = frozenset(model.stop_tokens) | renderer.stop_ids
         self.end_of_turn = min(renderer.stop_ids or self.stop)
         self.outcome = Outcome()
+        self.network, self.eager_because = decode_network(model)
 
     def sessions(self, sessions: Iterable[Session]) -> Outcome:
         """Replay sessions until `limit` of them had eligible steps. One that fails is recorded and left behind."""
         for contender in self.contenders:
-            self.results.add_scanner(self.run, contender.record)
+            fused = self.network is not None and has_lane(contender.scanner)
+            self.results.add_scanner(self.run, contender.record.model_copy(update={"fused": fused}))
         with hooked(self.model):
             for session in sessions:
                 if self.spec.limit is not None and self.outcome.sessions >= self.spec.limit:
@@ -125,8 +129,8 @@ class Replay:
         wanted = {
             chunk: any(_chunk(c, self.spec) == chunk for some in missing.values() for c in some) for chunk in chunks
         }
-        walkers = {
-            chunk: PrefixWalker(self.model, room, chunk, stops)
+        prefilled = {
+            chunk: Prefilled(self.model, self.network, self.spec, room, chunk, stops)
             for chunk in chunks
             if wanted[chunk] or chunk == self.spec.prefill_chunk
         }
@@ -135,15 +139,14 @@ class Replay:
         last = max(i for i, point in enumerate(points) if missing[point.step])
         for i, point in enumerate(points[: last + 1]):
             self.progress.prefill(point.n_tokens - 1)
-            came_from = {chunk: walker.advance(point, self.progress.prefilled) for chunk, walker in walkers.items()}
-            main = walkers[self.spec.prefill_chunk]
+            came_from = {chunk: some.advance(point, self.progress.prefilled) for chunk, some in prefilled.items()}
+            main = prefilled[self.spec.prefill_chunk]
             if i == 0:
                 states.observe_session(main.rows)
             record = _point_record(point, came_from[self.spec.prefill_chunk], self.renderer)
             self.results.add_branch_point(self.run, work.session.sha256, record)
             if missing[point.step]:
-                rows = {chunk: walker.rows for chunk, walker in walkers.items()}
-                _Point(self, work, point, rows, states).branches(missing[point.step])
+                _Point(self, work, point, prefilled, states, check=i == 0).branches(missing[point.step])
 
     def _perplexity(self, work: SessionWork) -> None:
         """Perplexity of the recorded steps under dense attention, over the session's branch points."""
@@ -166,16 +169,22 @@ class Replay:
 
 
 class _Point:
-    """One branch point at work: the reference's and dense's steps, the texts to force, and the stores."""
+    """One branch point at work: the reference's and dense's steps, and the texts to force."""
 
     def __init__(
-        self, replay: Replay, work: SessionWork, point: BranchPoint, rows: Mapping[int, Rows], states: States
+        self,
+        replay: Replay,
+        work: SessionWork,
+        point: BranchPoint,
+        prefilled: Mapping[int, Prefilled],
+        states: States,
+        *,
+        check: bool,
     ) -> None:
-        self.replay, self.point, self.rows, self.states = replay, point, rows, states
+        """check: compare the kernels' selections with the references'."""
+        self.replay, self.point, self.prefilled, self.states, self.check = replay, point, prefilled, states, check
         self.session, self.traits = work.session, work.rendered.traits
         self.last_token = int(point.prompt_ids[-1])
-        layers = replay.model.shape.scanned_layers
-        self.stores = {chunk: Stores(rows, point.n_tokens, layers) for chunk, rows in rows.items()}
         self.fresh: dict[str, tuple[Decoded, ByteLedger]] = {}
 
     def branches(self, missing: Sequence[Contender]) -> None:
@@ -199,6 +208,8 @@ class _Point:
                     result=result,
                     cost=cost,
                 )
+                if self.check:
+                    self._check(contender)
                 replay.results.save(replay.run, record)
                 replay.outcome.written += 1
             except MachineError:
@@ -210,21 +221,19 @@ class _Point:
                 replay._fail(self.session, self.point.step, reason)
             replay.progress.branch(contender.record.label)
 
-    def attention(self, contender: Contender, ledger: ByteLedger | None = None) -> ScanAttention:
-        """The contender's attention over this point's stores."""
-        spec = self.replay.spec
-        states = self.states.of(contender.scanner)
-        store = self.stores[_chunk(contender, spec)].of(contender.scanner, states)
-        return ScanAttention(
-            scanner=contender.scanner,
-            indexes=store.indexes,
-            states=states,
-            k=spec.selected,
-            sink=spec.sink,
-            local=spec.local,
-            dense_layers=frozenset(spec.dense_layers),
-            ledger=ledger,
-        )
+    def _check(self, contender: Contender) -> None:
+        """Record how the kernels' selections in one decode step differ from the references'."""
+        flips = self._of(contender).compare(*self._how(contender))
+        if flips is not None:
+            key = (self.session.sha256, self.point.step, contender.sha256)
+            save_check(self.replay.results, self.replay.run, *key, flips)
+
+    def _of(self, contender: Contender) -> Prefilled:
+        return self.prefilled[_chunk(contender, self.replay.spec)]
+
+    def _how(self, contender: Contender) -> tuple[str, Scanner, dict[int, State], int]:
+        """What names a branch of this point: the scanner with its state, and the token it starts from."""
+        return contender.sha256, contender.scanner, self.states.of(contender.scanner), self.last_token
 
     def _known(self, contender: Contender) -> Spoken:
         """The contender's step: decoded now, or read back where it is stored."""
@@ -233,16 +242,7 @@ class _Point:
         if stored is not None:
             return spoken(stored.tokens, stored.stopped, stored.text, self.traits, stored.margins)
         if contender.sha256 not in self.fresh:
-            ledger = ByteLedger()
-            decoded = decode(
-                replay.model,
-                self.rows[_chunk(contender, replay.spec)],
-                self.last_token,
-                self.attention(contender, ledger),
-                max_new_tokens=replay.spec.max_new_tokens,
-                stop=replay.stop,
-            )
-            self.fresh[contender.sha256] = decoded, ledger
+            self.fresh[contender.sha256] = self._of(contender).decode(*self._how(contender), replay.stop)
         decoded = self.fresh[contender.sha256][0]
         text = replay.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
         return spoken(decoded.tokens, decoded.stopped, text, self.traits, decoded.margins)
@@ -258,8 +258,8 @@ class _Point:
         ]
 
     def _force(self, contender: Contender, text: Sequence[int]) -> Tensor:
-        rows = self.rows[_chunk(contender, self.replay.spec)]
-        return teacher_force(self.replay.model, rows, self.last_token, text, self.attention(contender))
+        _, *how = self._how(contender)
+        return self._of(contender).force(*how, text)
 
     def _teacher(self, contender: Contender, forced: Sequence[_Forced]) -> list[TeacherForced]:
         own = {self.replay.dense.sha256: "dense", self.replay.reference.sha256: "exact"}.get(contender.sha256)
@@ -275,16 +275,17 @@ class _Point:
         ]
 
     def _price(self, contender: Contender, decoded: Decoded, ledger: ByteLedger) -> StepCost:
-        stores = self.stores[_chunk(contender, self.replay.spec)]
+        own = self._of(contender)
         shape = self.replay.model.shape
         return price(
             decoded,
             ledger,
-            stores.of(contender.scanner, self.states.of(contender.scanner)),
-            stores.tokens,
+            own.store(contender.scanner, self.states.of(contender.scanner)),
+            own.block_tokens,
             self.point.n_tokens,
             shape.scanned_layers,
             shape.kv_heads,
+            own.timed(*self._how(contender)),
         )
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from leadline import agreement
 from leadline.branch import Decoded, divergence
+from leadline.host.index_store import LayerIndexes
+from leadline.meter_figures import StepTime
 from leadline.records import StepCost, StepResult, TeacherForced
 from leadline.scanning import ByteLedger
 from leadline.sessions.actions import parse_actions
 from leadline.sessions.templates import TemplateTraits
-from leadline.stores import Store
 
 WARM_UP = 2
 
@@ -99,13 +100,14 @@ def judge_forced(which: str, text: Tensor, own: Tensor, dense: Tensor, exact: Te
 def price(
     decoded: Decoded,
     ledger: ByteLedger,
-    store: Store,
+    store: LayerIndexes,
     block_tokens: int,
     context: int,
     layers: tuple[int, ...],
     heads: int,
+    timed: StepTime | None = None,
 ) -> StepCost:
-    """The cost of a branch from its ledger and clocks."""
+    """The cost of a branch from its ledger and clocks, and what a step of it took where it was timed."""
     calls, scans = max(1, ledger.calls), max(1, ledger.scans)
     seconds = decoded.step_seconds[WARM_UP:] or decoded.step_seconds
     return StepCost(
@@ -124,7 +126,9 @@ def price(
         index_bytes=store.nbytes,
         index_build_seconds=store.build_seconds,
         layer_bits=ledger.layer_bits(layers),
-        wall_ms=1000 * sorted(seconds)[len(seconds) // 2],
+        gpu_ms=None if timed is None else timed.gpu_ms,
+        gpu_stage_ms=None if timed is None else timed.stage_ms,
+        wall_ms=1000 * sorted(seconds)[len(seconds) // 2] if timed is None else timed.wall_ms,
         cpu_seconds=decoded.cpu_seconds,
-        timer="none",
+        timer="none" if timed is None else timed.timer,
     )

@@ -29,11 +29,21 @@ class PrefixWalker:
         self._held: Ids = np.empty(0, dtype=np.int32)
         self.rows = Rows.for_model(model, capacity)
 
-    def advance(self, point: BranchPoint, on_chunk: Callable[[int], None] | None = None) -> int:
-        """Bring the rows to the first n - 1 tokens of the point's prompt; returns the position prefill went on from."""
+    def advance(
+        self,
+        point: BranchPoint,
+        on_chunk: Callable[[int], None] | None = None,
+        on_rewind: Callable[[int], None] | None = None,
+    ) -> int:
+        """Bring the rows to the first n - 1 tokens of the point's prompt; returns the position prefill went on from.
+
+        `on_rewind` is called with that position before anything is prefilled, `on_chunk` as in `extend`.
+        """
         wanted = point.prompt_ids[:-1]
         common = common_tokens(self._held, wanted)
         self.rows.rewind(common)
+        if on_rewind is not None:
+            on_rewind(common)
         prompt = torch.from_numpy(wanted.astype(np.int64))
         extend(self._model, self.rows, prompt, len(wanted), chunk=self._chunk, stops=self._stops, on_chunk=on_chunk)
         self._held = wanted

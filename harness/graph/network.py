@@ -44,7 +44,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecodeNetwork:
-    """A decoder-only model without its attention; `inverse_frequencies` `[d / 2]` fp32 with the factor on cos and sin."""
+    """A decoder-only model without its attention; `inverse_frequencies` `[d / 2]` fp32, with a factor on cos and sin."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -117,7 +117,7 @@ class DecodeNetwork:
         return nn.functional.linear(normed, weights.joint, weights.joint_bias), total
 
     def finish(self, layer: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Output projection and feed-forward part: `[N, G H d]` and the residual in, the next hidden and residual out."""
+        """Output projection and feed-forward part: `[N, G H d]` and residual in, the next hidden and residual out."""
         weights = self.layers[layer]
         projected = nn.functional.linear(attended, weights.out, weights.out_bias)
         normed, total = add_norm(projected, weights.before_mlp, self.eps, residual)

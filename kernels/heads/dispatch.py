@@ -19,8 +19,9 @@ def split_heads(
     tail: Tensor,
     key: Tensor | None = None,
 ) -> None:
-    """Write queries fp32 `[N H, G, d]` and the token's record into the tail `[N H, t, 2, d]` at position - first; its key
-    also to key `[N H, d]` fp32 where that is given.
+    """Write queries fp32 `[N H, G, d]` and the token's record into the tail `[N H, t, 2, d]` at position - first.
+
+    Its key goes to key `[N H, d]` fp32 as well where that is given.
     """
     if joint.is_cuda:
         from leadline.kernels.heads import triton

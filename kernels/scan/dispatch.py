@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from leadline.kernels.planes import BLOCK
@@ -15,22 +16,35 @@ def fused_scan(
     scales: Tensor,
     slots: Slots,
     *,
+    rows: Tensor | None = None,
     blocks: Tensor | None = None,
     out: Tensor | None = None,
     maxima: Tensor | None = None,
+    counter: Tensor | None = None,
 ) -> Tensor:
     """Scores `[H, G, 64 m]` fp32 of queries `[H, G, d]` under one plan per KV head, from a store that may lie in pinned
-    host memory: planes `[H, d, 4, m]`, scales `[H, d, m]`. `blocks`, `out` and `maxima` as in the kernel (`plane_scan`
-    in triton.py).
+    host memory: planes `[H, d, 4, m]`, scales `[H, d, m]`. `rows`, `blocks`, `out`, `maxima` and `counter` as in the
+    kernel (`plane_scan` in triton.py).
     """
     if query.is_cuda:
         from leadline.kernels.scan import triton
 
-        return triton.plane_scan(query, planes, scales, slots, blocks=blocks, out=out, maxima=maxima)
+        return triton.plane_scan(
+            query, planes, scales, slots, rows=rows, blocks=blocks, out=out, maxima=maxima, counter=counter
+        )
     m = planes.shape[-1] if blocks is None else min(planes.shape[-1], int(blocks))
-    scores = reference.plane_scan(query, planes[..., :m], scales[..., :m], slots.depth())
+    planes, scales, depth = planes[..., :m], scales[..., :m], slots.depth()
+    if rows is not None:  # row s holds what slot s of the list names
+        head = torch.arange(len(rows)).unsqueeze(-1)
+        place = torch.empty_like(slots.channel, dtype=torch.int64)
+        place.scatter_(-1, slots.channel.long(), rows.long())
+        planes, scales = planes[head, place], scales[head, place]
+    scores = reference.plane_scan(query, planes, scales, depth)
+    if counter is not None:
+        counter += m * (8 * int(depth.sum()) + 2 * int((depth > 0).sum()))
     if maxima is not None:
-        maxima[..., :m] = scores.nan_to_num(nan=float("inf"), posinf=float("inf")).unflatten(-1, (-1, BLOCK)).amax(-1)
+        known = scores.nan_to_num(nan=float("inf"), posinf=float("inf"), neginf=float("-inf"))
+        maxima[..., :m] = known.unflatten(-1, (-1, BLOCK)).amax(-1)
     if out is None:
         return scores
     out[..., : m * BLOCK] = scores

@@ -1,0 +1,172 @@
+"""One session under one prefill, and all that its branches share: rows, the scanners' stores, captured decode steps.
+
+On a GPU the built-in scanners decode by kernels, a step being one CUDA graph; everything else (a plugin, an ablation, a
+model whose step has no kernels, teacher forcing, every run on a CPU) goes through the model's own forward with the
+scanner's references. Which of the two a branch took is recorded with its scanner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from leadline.branch import Decoded, decode, teacher_force
+from leadline.config import RunSpec
+from leadline.graph.comparison import Flips
+from leadline.graph.cursor import Selection
+from leadline.graph.decoder import Decoder
+from leadline.graph.lanes import has_lane
+from leadline.graph.network import DecodeNetwork, NotDecodable
+from leadline.graph.step import DecodeStep, StoredRows
+from leadline.host.index_store import LayerIndexes
+from leadline.host.placement import Placement
+from leadline.host.stores import SessionStores
+from leadline.kernels.planes import BLOCK
+from leadline.meter import measure
+from leadline.meter_figures import StepTime
+from leadline.model import LoadedModel
+from leadline.scanners.base import Index, Scanner, State
+from leadline.scanning import ByteLedger, ScanAttention
+from leadline.sessions.render import BranchPoint
+from leadline.walk import PrefixWalker
+
+
+def decode_network(model: LoadedModel) -> tuple[DecodeNetwork | None, str]:
+    """The network whose steps are captured on this model's GPU; None, and why, where branches decode eagerly."""
+    if model.device.type != "cuda":
+        return None, f"no kernels on {model.device.type}"
+    try:
+        return DecodeNetwork.of(model), ""
+    except NotDecodable as reason:
+        return None, str(reason)
+
+
+class Prefilled:
+    """Rows of one session in chunks of one size. `stops` are the ends of the run's branch points (see PrefixWalker)."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        network: DecodeNetwork | None,
+        spec: RunSpec,
+        capacity: int,
+        chunk: int,
+        stops: Collection[int],
+    ) -> None:
+        self.model, self.spec = model, spec
+        self.walker = PrefixWalker(model, capacity, chunk, stops)
+        self.rows = self.walker.rows
+        self.layers = model.shape.scanned_layers
+        self.stores = SessionStores(self.rows, self.layers, Placement.parse(spec.placement))
+        self.decoder = None
+        if network is not None:
+            own = [StoredRows(layer.key_buffer[0], layer.value_buffer[0]) for layer in self.rows.layers]
+            self.decoder = Decoder(
+                network,
+                [StoredRows(self.stores.keys(layer), self.stores.values(layer)) for layer in self.layers],
+                own,
+                Selection(spec.selected, spec.sink, spec.local),
+                spec.max_new_tokens,
+                frozenset(spec.dense_layers),
+                checked=spec.checked,
+            )
+
+    def advance(self, point: BranchPoint, on_chunk: Callable[[int], None] | None = None) -> int:
+        """Bring rows and stores to the point; returns the position that prefill went on from."""
+
+        def grown(done: int) -> None:
+            self.stores.advance(self.rows)
+            if on_chunk is not None:
+                on_chunk(done)
+
+        return self.walker.advance(point, grown, self.stores.rewind)
+
+    def store(self, scanner: Scanner, states: Mapping[int, State]) -> LayerIndexes:
+        """The scanner's store over all complete blocks of the rows as they stand."""
+        return self.stores.of(scanner, states)
+
+    def decode(
+        self,
+        key: str,
+        scanner: Scanner,
+        states: Mapping[int, State],
+        token: int,
+        stop: Collection[int],
+    ) -> tuple[Decoded, ByteLedger]:
+        """One branch under the scanner, from `token`, the prompt's last. `key` names the scanner with its state."""
+        decoder = self._decoder_of(key, scanner, states)
+        if decoder is not None:
+            index = self.store(scanner, states).index(self.layers[0])
+            return decoder.decode(key, token, self.rows.length + 1, index, stop=stop)
+        ledger = ByteLedger()
+        attention = self.attention(scanner, states, ledger)
+        limit = self.spec.max_new_tokens
+        return decode(self.model, self.rows, token, attention, max_new_tokens=limit, stop=stop), ledger
+
+    def compare(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int) -> Flips | None:
+        """One step by kernels against the references; None where the scanner decodes by the references."""
+        decoder = self._decoder_of(key, scanner, states)
+        if decoder is None:
+            return None
+        return decoder.compare(key, token, self.rows.length + 1, scanner, states, self._indexes(scanner, states))
+
+    def timed(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int) -> StepTime | None:
+        """GPU time of the point's first decode step, by stage; None where it does not decode by kernels."""
+        decoder = self._decoder_of(key, scanner, states)
+        if decoder is None or self.spec.timed_steps == 0:
+            return None
+        step, length = decoder.step(key, counting=False), self.rows.length + 1
+        prepare = {key: partial(decoder.begin, key, token, length)}
+        fused = (key,) if self.stores.placement.index == "host" else ()
+        return measure({key: partial(_run, step)}, self.spec.timed_steps, prepare=prepare, fused=fused)[key]
+
+    def force(self, scanner: Scanner, states: Mapping[int, State], token: int, text: Sequence[int]) -> Tensor:
+        """Log-probabilities `[T, V]` of a text under the scanner, every position with its own plan and selection."""
+        return teacher_force(self.model, self.rows, token, text, self.attention(scanner, states))
+
+    def attention(
+        self, scanner: Scanner, states: Mapping[int, State], ledger: ByteLedger | None = None
+    ) -> ScanAttention:
+        """The scanner's references over its store, which they need where the model computes."""
+        spec = self.spec
+        return ScanAttention(
+            scanner=scanner,
+            indexes=self._indexes(scanner, states),
+            states=states,
+            k=spec.selected,
+            sink=spec.sink,
+            local=spec.local,
+            dense_layers=frozenset(spec.dense_layers),
+            ledger=ledger,
+        )
+
+    def _indexes(self, scanner: Scanner, states: Mapping[int, State]) -> dict[int, Index]:
+        indexes = self.store(scanner, states).indexes()
+        return {layer: _beside(index, self.model.device) for layer, index in indexes.items()}
+
+    def _decoder_of(self, key: str, scanner: Scanner, states: Mapping[int, State]) -> Decoder | None:
+        """The decoder with the scanner's lane in it; None where there are no kernels, or nothing to select."""
+        if self.decoder is None or not has_lane(scanner) or self.rows.length + 1 <= self.spec.selected:
+            return None
+        self.decoder.lane(key, scanner, states, self.store(scanner, states).room())
+        return self.decoder
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the complete blocks of the rows as they stand."""
+        return self.rows.length // BLOCK * BLOCK
+
+
+def _run(step: DecodeStep) -> None:
+    step()
+
+
+def _beside(index: Index, device: torch.device) -> Index:
+    """An index whose fields lie on the device: themselves, or copies of what lies in host memory."""
+    if all(field.device == device for field in index.fields.values()):
+        return index
+    return replace(index, fields={name: field.to(device) for name, field in index.fields.items()})
