@@ -22,6 +22,12 @@ from kernel_setup import (
     topk,
     waterfill,
 )
+from step_checks import check_captured_step as check_captured_step
+from step_checks import check_channels as check_channels
+from step_checks import check_dense as check_dense
+from step_checks import check_key_scan as check_key_scan
+from step_checks import check_records as check_records
+from step_checks import check_tail as check_tail
 from torch import Tensor
 
 from leadline.kernels.entries.reference import page_scan
