@@ -9,17 +9,20 @@ contenders are interleaved, A B A B. Wall-clock and events are taken in rounds o
 from __future__ import annotations
 
 import gc
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
+from torch.autograd import DeviceType
 
 from leadline.errors import MachineError, explain
 from leadline.meter_figures import StepTime, TimedStep, summarise
 from leadline.meter_windows import WINDOW, Activity, by_window
 
+_RUNTIME_CALL = re.compile(r"cu(da)?[A-Z]")  # cudaGraphLaunch, cuLaunchKernelEx
 L2_BYTES = 256 << 20  # several times the L2 of any GPU there is
 
 
@@ -131,7 +134,7 @@ def _activities(profiler: Any) -> list[Activity]:
     return [
         Activity(
             name=event.name(),
-            kind=event.activity_type(),
+            kind=_kind(event),
             start_ns=event.start_ns(),
             duration_ns=event.duration_ns(),
             correlation=event.correlation_id(),
@@ -139,6 +142,20 @@ def _activities(profiler: Any) -> list[Activity]:
         )
         for event in profiler.profiler.kineto_results.events()
     ]
+
+
+def _kind(event: Any) -> str:
+    """Kineto's activity type, which torch tells by name only since 2.13; before, by where and how an event came."""
+    if hasattr(event, "activity_type"):
+        known: str = event.activity_type()
+        return known
+    name: str = event.name()
+    if event.is_user_annotation():  # on the device such an event spans the kernels of the annotation, and is none
+        return "user_annotation" if event.device_type() == DeviceType.CPU else "gpu_user_annotation"
+    if event.device_type() != DeviceType.CPU:
+        copies = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+        return copies.get(name[:6], "kernel")
+    return "cuda_runtime" if _RUNTIME_CALL.match(name) else "cpu_op"
 
 
 @contextmanager

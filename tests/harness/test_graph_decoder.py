@@ -64,7 +64,7 @@ def states(scanner: Scanner, made: Prefilled) -> dict[int, State]:
             heads = made.model.shape.query_heads
             query = torch.randn(heads, keys.shape[1], keys.shape[2], generator=generator)
             sums.add(query.to(keys.device), keys, 0)
-            found[layer] = scanner.calibrate(sums.statistics())
+            found[layer] = scanner.calibrate(sums.statistics().to(keys.device))
     return found
 
 
