@@ -67,11 +67,11 @@ def attend_all(
     if more > tail.shape[1] or begin > keys.shape[1]:
         raise ValueError(f"attention: {begin} stored and {more} tail rows of {keys.shape[1]} and {tail.shape[1]}")
     new = tail[:, :more]
-    every = (torch.cat([far[:, :begin], new[:, :, side]], 1) for side, far in enumerate((keys, values)))
+    every = [torch.cat([far[:, :begin], new[:, :, side]], 1) for side, far in enumerate((keys, values))]
     if counter is not None:
         one = query.shape[0] * 2 * query.shape[-1] * keys.element_size()
         counter += torch.tensor([begin * one, more * one])
-    return _attend(query, *every, None, scaling, lse, out)
+    return _attend(query, every[0], every[1], None, scaling, lse, out)
 
 
 def _attend(
