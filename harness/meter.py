@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch.autograd import DeviceType
 
 from leadline.errors import MachineError, explain
 from leadline.meter_figures import StepTime, TimedStep, summarise
@@ -150,9 +149,10 @@ def _kind(event: Any) -> str:
         known: str = event.activity_type()
         return known
     name: str = event.name()
+    on_host = event.device_type().name == "CPU"
     if event.is_user_annotation():  # on the device such an event spans the kernels of the annotation, and is none
-        return "user_annotation" if event.device_type() == DeviceType.CPU else "gpu_user_annotation"
-    if event.device_type() != DeviceType.CPU:
+        return "user_annotation" if on_host else "gpu_user_annotation"
+    if not on_host:
         copies = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
         return copies.get(name[:6], "kernel")
     return "cuda_runtime" if _RUNTIME_CALL.match(name) else "cpu_op"

@@ -6,6 +6,7 @@ import ast
 import os
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -121,6 +122,43 @@ def test_every_kernel_launched_has_a_stage_and_a_name_of_its_own() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         wrong = {name: folder for folder in found for name in found[folder] if stage_of(name) != FOLDERS[folder]}
         assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "annotation", "kind"),
+    [
+        (f"{WINDOW}3", "CPU", True, "user_annotation"),
+        (f"{WINDOW}3", "CUDA", True, "gpu_user_annotation"),
+        ("_fetch", "CUDA", False, "kernel"),
+        ("Memcpy HtoD (Pinned -> Device)", "CUDA", False, "gpu_memcpy"),
+        ("Memset (Device)", "CUDA", False, "gpu_memset"),
+        ("cudaGraphLaunch", "CPU", False, "cuda_runtime"),
+        ("cuLaunchKernelEx", "CPU", False, "cuda_runtime"),
+        ("aten::cumsum", "CPU", False, "cpu_op"),
+        ("cumsum", "CPU", False, "cpu_op"),
+    ],
+)
+def test_kinds_are_told_where_torch_does_not_name_them(name: str, device: str, annotation: bool, kind: str) -> None:
+    old = SimpleNamespace(
+        name=lambda: name, device_type=lambda: SimpleNamespace(name=device), is_user_annotation=lambda: annotation
+    )
+    assert meter._kind(old) == kind
+    assert meter._kind(SimpleNamespace(**vars(old), activity_type=lambda: "as torch says")) == "as torch says"
+
+
+def test_kinds_agree_with_what_torch_names() -> None:
+    """On events of a real profile, by the way of a torch that does not name them."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with torch.profiler.record_function(f"{WINDOW}0"):
+            torch.ones(2).add_(1)
+    events = profiler.profiler.kineto_results.events()
+    if not hasattr(events[0], "activity_type"):
+        pytest.skip("this torch names no kinds")
+    for each in events:
+        nameless = SimpleNamespace(
+            name=each.name, device_type=each.device_type, is_user_annotation=each.is_user_annotation
+        )
+        assert meter._kind(nameless) == each.activity_type(), each.name()
 
 
 def test_stages_are_summed_and_a_fused_scan_is_named_so() -> None:
