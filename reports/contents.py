@@ -13,6 +13,7 @@ from leadline.records import ModelRecord
 from leadline.reports import query, steps
 from leadline.reports.checks import Check, check
 from leadline.reports.comparisons import Comparisons, compare
+from leadline.reports.decode_rows import Timed, timed
 from leadline.reports.rows import (
     BranchText,
     ExcludedItem,
@@ -83,6 +84,7 @@ class Contents:
     stages: tuple[Stage, ...]
     layers: tuple[Layer, ...]
     stored: tuple[StoredTable, ...]
+    decode: tuple[Timed, ...]
 
     @property
     def branch_points(self) -> int:
@@ -148,6 +150,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         stages=tuple(steps.stages(results, summary.id)),
         layers=tuple(steps.layers(results, summary.id)),
         stored=tuple(stored_tables(results, summary.id)),
+        decode=timed(results),
     )
 
 

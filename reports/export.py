@@ -1,4 +1,4 @@
-"""Export of a results database: six flat tables, natural keys first, as CSV, JSON or Parquet.
+"""Export of a results database: seven flat tables, natural keys first, as CSV, JSON or Parquet.
 
 CSV holds lists and nested values as JSON text. JSON holds them as they are. Parquet has a fixed, typed schema: lists of
 numbers are lists, other nested values JSON text, so that files of different runs can be read as one.
@@ -18,6 +18,7 @@ from sqlalchemy import JSON, Boolean, Float, Integer
 from sqlalchemy.types import TypeEngine
 
 from leadline.database import Results
+from leadline.database_decode import DecodeTimeRow
 from leadline.database_schema import (
     Base,
     BranchPointRow,
@@ -28,7 +29,7 @@ from leadline.database_schema import (
     TeacherForcedRow,
 )
 
-Name = Literal["results", "sessions", "scanners", "branch_points", "teacher_forced", "costs"]
+Name = Literal["results", "sessions", "scanners", "branch_points", "teacher_forced", "costs", "decode_times"]
 Row = dict[str, Any]
 
 KEY = ("run_id", "session_sha256", "step", "scanner_sha256")
@@ -40,6 +41,7 @@ _TABLES: dict[str, type[Base]] = {
     "branch_points": BranchPointRow,
     "teacher_forced": TeacherForcedRow,
     "costs": StepCostRow,
+    "decode_times": DecodeTimeRow,
 }
 _INTERNAL = {"step_result_id", "environment_id"}
 _LISTS = {
@@ -62,7 +64,9 @@ def columns(table: Name) -> list[str]:
 
 
 def sql(table: Name) -> str:
-    """The SELECT behind an exported table; `:run` NULL means every run."""
+    """The SELECT behind an exported table; `:run` NULL means every run. Timed decode steps belong to no run."""
+    if table == "decode_times":
+        return f"SELECT {', '.join(columns(table))} FROM decode_time ORDER BY id"
     if table in ("sessions", "scanners"):
         name = _TABLES[table].__tablename__
         return f"""SELECT {", ".join(columns(table))} FROM {name}
@@ -86,8 +90,11 @@ WHERE :run IS NULL OR r.run_id = :run ORDER BY r.run_id, s.position, r.step, c.p
 def rows(results: Results, table: Name, run: int | None = None) -> list[Row]:
     """The rows of a table with their types: booleans as such, lists and nested values parsed."""
     kinds = {name: _kind(table, name) for name in columns(table)}
-    found = []
-    for raw in results.query(sql(table), {"run": run}):
+    found: list[Row] = []
+    if not results.has(_TABLES[table].__tablename__):  # an older file
+        return found
+    query = sql(table)
+    for raw in results.query(query, {"run": run} if ":run" in query else None):
         row: Row = {}
         for name, value in raw.items():
             kind = kinds[name]

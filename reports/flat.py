@@ -1,14 +1,15 @@
 """The figures of a report as one flat table, for spreadsheets and notebooks: a row per figure, a column per property.
 
 `kind` says what a row holds: "mean" of a scanner over units, "difference" of a pair over units, "cost" of a scanner,
-"ratio" of a pair's costs. `low` and `high` are the 95% interval. What a kind does not have is empty.
+"ratio" of a pair's costs, "decode" of a timed step in a `setting`. `low` and `high` are the 95% interval. What a kind
+does not have is empty.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ import pyarrow.parquet as pq
 from leadline.reports.checks import Check
 from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents, ScannerFigures
+from leadline.reports.decode_rows import Timed
+from leadline.reports.decode_tables import setting
 from leadline.reports.stats import Mean
 from leadline.reports.stats_ratios import Ratio
 
@@ -56,6 +59,7 @@ class Figure:
     d_z: float | None = None
     detectable: float | None = None
     verdict: str | None = None
+    setting: str | None = None
 
 
 def flat(contents: Contents) -> list[Figure]:
@@ -67,6 +71,30 @@ def flat(contents: Contents) -> list[Figure]:
     found += [_difference(run, each) for each in contents.comparisons.comparisons]
     for check in contents.checks:
         found += _ratios(run, check)
+    return found + decode_figures(run, contents.decode)
+
+
+def decode_figures(run: int, timed: Sequence[Timed]) -> list[Figure]:
+    """Timed decode steps, which belong to no run: `run` is the one they are reported beside."""
+    found = []
+    for each in timed:
+        time = each.time
+        values = {
+            "bits_per_token": time.moved.bits_per_token,
+            "scan_planned_bytes": time.moved.scan_planned_bytes,
+            "row_bytes": time.moved.row_bytes,
+            **{name: getattr(time.time, name) for name in ("gpu_ms", "event_ms", "wall_ms")},
+            **{f"stage_ms {stage}": ms for stage, ms in (time.time.stage_ms or {}).items()},
+            "scan_gb_per_second": time.scan_gb_per_second,
+            "link_before_gb_per_second": time.link_before_gb_per_second,
+            "link_after_gb_per_second": time.link_after_gb_per_second,
+        }
+        place = f"{setting(time)}, {time.time.timer}, measurement {each.measurement}"
+        found += [
+            Figure(run, "decode", metric, time.label, steps=time.time.steps, value=value, setting=place)
+            for metric, value in values.items()
+            if value is not None
+        ]
     return found
 
 

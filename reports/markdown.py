@@ -22,11 +22,11 @@ def markdown(contents: Contents) -> str:
         "# How well each scanner agrees with exact top-k",
         f"{cell(contents.model.id)} · run {run.id} of {cell(contents.database)} · {run.status} · {run.updated} UTC",
         *(cell(sentence) for sentence in summary(contents)),
-        *(part for table in tables(contents) for part in _table(table)),
+        *(part for table in tables(contents) for part in table_parts(table)),
         *_excluded(contents),
         "## Step texts",
         *(part for part in _steps(contents)),
-        *(part for table in background(contents) for part in _table(table)),
+        *(part for table in background(contents) for part in table_parts(table)),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -48,7 +48,8 @@ def fence(text: str, language: str = "text") -> str:
     return f"{ticks}{language}\n{shown}\n{ticks}"
 
 
-def _table(table: Table) -> list[str]:
+def table_parts(table: Table) -> list[str]:
+    """A table with its title, notes and queries, as paragraphs."""
     parts = [f"## {cell(table.title)}"]
     if table.intro:
         parts.append(cell(table.intro))

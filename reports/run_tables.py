@@ -11,7 +11,7 @@ from leadline.reports import query
 from leadline.reports.choices import verdict_rule
 from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents
-from leadline.reports.query import Metric
+from leadline.reports.query import Metric, Query
 from leadline.reports.rows import InvocationRow
 from leadline.reports.steps import STEPS
 from leadline.reports.table import Table
@@ -176,27 +176,27 @@ def by_reason(reasons: Sequence[str]) -> list[tuple[str, str]]:
     return rows
 
 
-def environment(contents: Contents) -> Table:
-    """One column per distinct machine and software, headed by its invocations."""
-    machines: dict[str, list[InvocationRow]] = {}
-    for row in contents.invocations:
+def machines(invocations: Sequence[InvocationRow], each: str, source: Query) -> Table:
+    """One column per distinct machine and software, headed by its invocations (`each` is what one is called)."""
+    alike: dict[str, list[InvocationRow]] = {}
+    for row in invocations:
         shown = {name: value for name, value in row.environment.items() if name not in _NOT_SHOWN}
-        machines.setdefault(json.dumps([shown, row.environment["packages"]]), []).append(row)
-    distinct = list(machines.values())
-    columns = ("what", *(f"invocation {', '.join(str(row.id) for row in same)}" for same in distinct))
+        alike.setdefault(json.dumps([shown, row.environment["packages"]]), []).append(row)
+    distinct = list(alike.values())
+    columns = ("what", *(f"{each} {', '.join(str(row.id) for row in same)}" for same in distinct))
     found = [same[0].environment for same in distinct]
     names = [name for name in (found[0] if found else {}) if name not in _NOT_SHOWN]
     rows = [(name.replace("_", " "), *(_shown(each[name]) for each in found)) for name in names]
     packages = [json.loads(each["packages"]) for each in found]
     for name in sorted({name for each in packages for name in each}):
         rows.append((name, *(each.get(name, NOTHING) for each in packages)))
-    return Table("environment", "Environment", columns, tuple(rows), queries=(query.INVOCATIONS,), numeric=False)
+    return Table("environment", "Environment", columns, tuple(rows), queries=(source,), numeric=False)
 
 
-def commands(contents: Contents) -> Table:
-    """The commands that made the run."""
-    rows = tuple((str(row.id), row.started, row.ended or "not ended", row.command) for row in contents.invocations)
-    return Table("commands", "Commands", ("invocation", "started (UTC)", "ended", "command"), rows, numeric=False)
+def commands(invocations: Sequence[InvocationRow], each: str) -> Table:
+    """The commands that made the figures, when they began and ended."""
+    rows = tuple((str(row.id), row.started, row.ended or "not ended", row.command) for row in invocations)
+    return Table("commands", "Commands", (each, "started (UTC)", "ended", "command"), rows, numeric=False)
 
 
 _NOT_SHOWN = {"id", "run_id", "command", "started", "ended", "packages"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leadline.reports import check_tables, layer_tables, run_tables, scanner_tables
+from leadline.reports import check_tables, decode_tables, layer_tables, query, run_tables, scanner_tables
 from leadline.reports.choices import CHOICES, protocol
 from leadline.reports.contents import Contents
 from leadline.reports.query import METRICS
@@ -29,6 +29,7 @@ def tables(contents: Contents) -> list[Table]:
         scanner_tables.time(contents),
         layer_tables.stages(contents),
         check_tables.ratios(contents),
+        *decode_tables.decode(contents.decode),
         *layer_tables.stored(contents),
         run_tables.sessions(contents),
         run_tables.degenerate(contents),
@@ -44,7 +45,7 @@ def background(contents: Contents) -> list[Table]:
         Table("protocol", "Protocol", ("setting", "value"), settings, numeric=False),
         Table("choices", "Choices behind the numbers", ("what", "choice"), CHOICES, numeric=False, folded=True),
         run_tables.calibrations(contents),
-        run_tables.environment(contents),
-        run_tables.commands(contents),
+        run_tables.machines(contents.invocations, "invocation", query.INVOCATIONS),
+        run_tables.commands(contents.invocations, "invocation"),
     ]
     return [table for table in made if table.rows]

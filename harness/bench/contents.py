@@ -116,5 +116,6 @@ class Contents:
 
 
 def _for_all(moment: Any, batch: int) -> Any:
-    """What holds a value per KV head, for the KV heads of all sequences; anything else as it is."""
-    return moment.repeat(batch, *[1] * (moment.dim() - 1)) if isinstance(moment, Tensor) and moment.dim() else moment
+    """What holds rows of numbers per KV head, for the KV heads of all sequences; anything else as it is."""
+    per_head = isinstance(moment, Tensor) and moment.dim() > 1
+    return moment.repeat(batch, *[1] * (moment.dim() - 1)) if per_head else moment

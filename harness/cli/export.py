@@ -19,6 +19,7 @@ class Table(StrEnum):
     branch_points = "branch_points"
     teacher_forced = "teacher_forced"
     costs = "costs"
+    decode_times = "decode_times"
 
 
 class Format(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -34,9 +35,13 @@ def report(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, write nothing.")] = False,
 ) -> None:
-    """Write the report of a run and print the paths of the files."""
+    """Write the report of a run and print the paths of the files.
+
+    A database that holds timed decode steps and no run gives a report of those.
+    """
     from leadline.database import Results
     from leadline.errors import UsageError, explain
+    from leadline.reports import decode_page
     from leadline.reports.contents import gather
     from leadline.reports.flat import flat, to_csv, to_parquet
     from leadline.reports.html import html
@@ -45,17 +50,32 @@ def report(
     from leadline.reports.viewer import write_pages
 
     with Results.open(database, read_only=True) as results:
-        contents = gather(results, run)
+        timed = decode_page.gather_decode(results) if run is None and not results.runs() else None
+        contents = gather(results, run) if timed is None else None
+    writers: dict[Format, Callable[[], str | bytes]]
+    if contents is not None:
+        replayed = contents
+        writers = {
+            Format.html: lambda: html(replayed),
+            Format.md: lambda: markdown(replayed),
+            Format.json: lambda: report_json(replayed),
+            Format.csv: lambda: to_csv(flat(replayed)),
+            Format.parquet: lambda: to_parquet(flat(replayed)),
+        }
+    elif timed is not None:
+        steps = timed
+        writers = {
+            Format.html: lambda: decode_page.decode_html(steps),
+            Format.md: lambda: decode_page.decode_markdown(steps),
+            Format.json: lambda: decode_page.decode_json(steps),
+            Format.csv: lambda: to_csv(decode_page.decode_flat(steps)),
+            Format.parquet: lambda: to_parquet(decode_page.decode_flat(steps)),
+        }
+    if viewer is not None and contents is None:
+        raise UsageError(explain("there are no sessions to view", file=database, found="timed decode steps alone"))
     if as_json:
-        print(report_json(contents))
+        print(writers[Format.json]())
         return
-    writers = {
-        Format.html: lambda: html(contents).encode(),
-        Format.md: lambda: markdown(contents).encode(),
-        Format.json: lambda: report_json(contents).encode(),
-        Format.csv: lambda: to_csv(flat(contents)).encode(),
-        Format.parquet: lambda: to_parquet(flat(contents)),
-    }
     folder = out or database.parent
     chosen = formats or ([] if viewer is not None else [Format.html, Format.md])
     path = folder
@@ -64,9 +84,9 @@ def report(
             path = folder / f"report.{name}"
             data = writers[name]()
             folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            path.write_bytes(data.encode() if isinstance(data, str) else data)
             print(path)
-        if viewer is not None:
+        if viewer is not None and contents is not None:
             path = viewer
             print(write_pages(contents, viewer))
     except OSError as error:

@@ -11,13 +11,17 @@ from typing import get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from decode_times import decode_time
 
+from leadline.bench.records import DecodeSpec
+from leadline.bench.storage import save
 from leadline.database import Results
 from leadline.reports.export import KEY, Name, columns, rows, to_csv, to_json, to_parquet
 from reports import factory
 
 TABLES = get_args(Name)
-COUNTS = {"results": 30, "sessions": 3, "scanners": 5, "branch_points": 6, "teacher_forced": 60, "costs": 30}
+COUNTS = {"results": 30, "sessions": 3, "scanners": 5, "branch_points": 6, "teacher_forced": 60, "costs": 30,
+          "decode_times": 2}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +29,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export") / "r.sqlite"
     text = 'quote " comma , line\nbreak'
     factory.fill(path, changes=lambda label, index, step: {"text": text})
+    with Results.open(path) as results:
+        number = results.start_measurement("decode", DecodeSpec(), factory.environment(), "leadline bench decode")
+        save(results, number, [decode_time(), decode_time("landmarks")])
     return path
 
 
@@ -76,3 +83,11 @@ def test_another_run_has_no_rows(path: Path) -> None:
     with Results.open(path, read_only=True) as results:
         assert rows(results, "results", 2) == []
         assert len(rows(results, "results", None)) == 30
+
+
+def test_a_file_without_the_table_has_no_rows(tmp_path: Path) -> None:
+    old = tmp_path / "old.sqlite"
+    old.write_bytes((Path(__file__).resolve().parents[1] / "databases" / "v1.sqlite").read_bytes())
+    with Results.open(old, read_only=True) as results:
+        assert rows(results, "decode_times") == []
+        assert len(rows(results, "results")) == 5
