@@ -29,13 +29,13 @@ def window(place: int, start: float, end: float) -> Activity:
     return event(f"{WINDOW}{place}", "user_annotation", start, end - start)
 
 
-GRAPH = [event("_fetch", "kernel", 10, 2, 5), event("nvjet_tst_64x8", "kernel", 12, 1, 5)]
+GRAPH = [event("_fetch_rows", "kernel", 10, 2, 5), event("nvjet_tst_64x8", "kernel", 12, 1, 5)]
 
 
 def test_the_kernels_of_one_launch_belong_to_the_window_of_the_launch() -> None:
     launches = [event("cudaGraphLaunch", "cuda_runtime", 1, 0.1, 5), event("cudaGraphLaunch", "cuda_driver", 31, 1, 6)]
     # The device's clock runs 40 ms ahead of the host's: only the correlation tells whose these are.
-    second = [event("_fetch", "kernel", 70, 3, 6)]
+    second = [event("_fetch_rows", "kernel", 70, 3, 6)]
     found = by_window([window(1, 30, 60), *second, *GRAPH, window(0, 0, 20), *launches], 2)
     assert found == [GRAPH, second]
 
@@ -45,7 +45,7 @@ def test_without_a_launch_on_record_time_decides() -> None:
 
 
 def test_side_streams_count_and_preparation_does_not() -> None:
-    side = event("_fetch", "kernel", 3, 1, 8, stream=20)
+    side = event("_fetch_rows", "kernel", 3, 1, 8, stream=20)
     before = event("fill", "kernel", 1, 1, 7)  # launched before the window, and running into it
     launches = [event("cudaLaunchKernel", "cuda_runtime", at, 0.1, which) for at, which in ((0.5, 7), (2.5, 8))]
     found = by_window([window(0, 2, 6), side, before, *launches], 1)
@@ -89,7 +89,7 @@ def test_names_have_their_stages() -> None:
     )
     assert {stage_of(name) for name in products} == {"GEMM"}
     assert stage_of("void at::native::vectorized_elementwise_kernel<4, ...>(...)") == "other"
-    own = {"_choose": "top-k", "_fetch": "rows", "_part": "attention", "_stage": "transfer", "_scan_entries": "scan"}
+    own = {"_topk_choose": "top-k", "_fetch_rows": "rows", "_attend_rows": "attention", "_stage": "transfer"}
     assert {name: stage_of(name) for name in own} == own
 
 
@@ -129,7 +129,7 @@ def test_every_kernel_launched_has_a_stage_and_a_name_of_its_own() -> None:
     [
         (f"{WINDOW}3", "CPU", True, "user_annotation"),
         (f"{WINDOW}3", "CUDA", True, "gpu_user_annotation"),
-        ("_fetch", "CUDA", False, "kernel"),
+        ("_fetch_rows", "CUDA", False, "kernel"),
         ("Memcpy HtoD (Pinned -> Device)", "CUDA", False, "gpu_memcpy"),
         ("Memset (Device)", "CUDA", False, "gpu_memset"),
         ("cudaGraphLaunch", "CPU", False, "cuda_runtime"),
@@ -148,9 +148,9 @@ def test_kinds_are_told_where_torch_does_not_name_them(name: str, device: str, a
 
 def test_kinds_agree_with_what_torch_names() -> None:
     """On events of a real profile, by the way of a torch that does not name them."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        with torch.profiler.record_function(f"{WINDOW}0"):
-            torch.ones(2).add_(1)
+    watched = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with watched as profiler, torch.profiler.record_function(f"{WINDOW}0"):
+        torch.ones(2).add_(1)
     events = profiler.profiler.kineto_results.events()
     if not hasattr(events[0], "activity_type"):
         pytest.skip("this torch names no kinds")
@@ -162,7 +162,7 @@ def test_kinds_agree_with_what_torch_names() -> None:
 
 
 def test_stages_are_summed_and_a_fused_scan_is_named_so() -> None:
-    launched = (*GRAPH, event("_scan_nibbles", "kernel", 20, 4), event("_fetch", "kernel", 30, 3))
+    launched = (*GRAPH, event("_scan_nibbles", "kernel", 20, 4), event("_fetch_rows", "kernel", 30, 3))
     assert stages(launched, fused=False) == {"scan": 4.0, "rows": 5.0, "GEMM": 1.0}
     assert list(stages(launched, fused=True)) == ["scan (fused)", "rows", "GEMM"]
     assert list(stages(launched, fused=True)) == [s for s in STAGES if s in {"scan (fused)", "rows", "GEMM"}]
@@ -170,8 +170,8 @@ def test_stages_are_summed_and_a_fused_scan_is_named_so() -> None:
 
 def test_medians_ranges_and_counts() -> None:
     def step(wall: float, gpu: float, extra: int = 0, stream: int = 7) -> TimedStep:
-        more = [event("_choose", "kernel", 9, 1, stream=stream)] * extra
-        return TimedStep(wall, wall - 0.5, (event("_fetch", "kernel", 1, gpu), *more))
+        more = [event("_topk_choose", "kernel", 9, 1, stream=stream)] * extra
+        return TimedStep(wall, wall - 0.5, (event("_fetch_rows", "kernel", 1, gpu), *more))
 
     time = summarise([step(10, 4), step(12, 6), step(20, 5, extra=1, stream=9)], fused=False)
     assert (time.gpu_ms, time.event_ms, time.wall_ms, time.steps) == (6.0, 11.5, 12.0, 3)
