@@ -14,6 +14,7 @@ from leadline.reports import query, steps
 from leadline.reports.checks import Check, check
 from leadline.reports.comparisons import Comparisons, compare
 from leadline.reports.decode_rows import Timed, timed
+from leadline.reports.fidelity_figures import FidelityFigures, stored_fidelity
 from leadline.reports.rows import (
     BranchText,
     ExcludedItem,
@@ -85,6 +86,7 @@ class Contents:
     layers: tuple[Layer, ...]
     stored: tuple[StoredTable, ...]
     decode: tuple[Timed, ...]
+    fidelity: tuple[FidelityFigures, ...]
 
     @property
     def branch_points(self) -> int:
@@ -151,6 +153,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         layers=tuple(steps.layers(results, summary.id)),
         stored=tuple(stored_tables(results, summary.id)),
         decode=timed(results),
+        fidelity=stored_fidelity(results),
     )
 
 

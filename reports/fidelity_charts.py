@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,12 +12,32 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from leadline.reports.fidelity_figures import FidelityFigures, FidelityLine
-from leadline.reports.fidelity_tables import heat_lines
+from leadline.reports.fidelity_tables import heat_lines, prefix_of
 from leadline.reports.svg import ACCENT, BASE, INK, MUTED, SERIES, draw, plain_axes, spread
 
 # The heat map's shades are opacities of one colour of the page, so that it follows the page's light and dark.
 _SHADES = 5
+CURVES = (
+    "Mean over windows, with 95% t intervals; both axes logarithmic. Families join the budgets of one scanner. The "
+    "dashed line is exact top-k, which no scan of the same k goes far below."
+)
+MAP = "Mean over windows, heads and positions of a layer; five shades of equal ratio."
 _FAMILIES = ("fathom", "fathom rotated", "sparq", "loki", "double_sparsity", "uniform depth", "landmarks", "quest")
+
+
+def fidelity_drawings(stored: Sequence[FidelityFigures]) -> list[tuple[str, str, str, str]]:
+    """(table id, figure id, SVG, note) of every measurement's figures."""
+    drawn = []
+    for figures in stored:
+        prefix = prefix_of(figures, stored)
+        for table, kind, make, note in (
+            (f"{prefix}-errors", "curves", error_curves, CURVES),
+            (f"{prefix}-layers", "map", layer_map, MAP),
+        ):
+            svg = make(figures, f"{prefix}-{kind}")
+            if svg is not None:
+                drawn.append((table, f"figure-{prefix}-{kind}", svg, note))
+    return drawn
 
 
 def error_curves(figures: FidelityFigures, name: str = "fidelity-curves") -> str | None:

@@ -7,12 +7,23 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leadline.fidelity.grid import TARGETS
+from leadline.database import Results
 from leadline.fidelity.records import FidelityResult, FigureRecord
+from leadline.fidelity.storing import load_measurement, measurements
 from leadline.reports.fidelity_curves import Curve, Reach
 from leadline.reports.stats import Mean, mean_interval
 
 REFERENCE = "exact"
+# Equal-error bits are asked for these: the published comparison's scans.
+TARGETS = (
+    "sparq:r=16",
+    "sparq:r=32",
+    "loki:r=32",
+    "double_sparsity:channels=32",
+    "thumbnail",
+    "landmarks",
+    "quest",
+)
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,13 @@ class EqualError:
 
 @dataclass(frozen=True)
 class FidelityFigures:
-    """A measurement, ready to print: lines at every k in the order measured, equal-error bits at the main k."""
+    """A measurement, ready to print: lines at every k in the order measured, equal-error bits at the main k.
+
+    `measurement` is its id in the database it was stored in.
+    """
 
     result: FidelityResult
+    measurement: int | None
     lines: tuple[FidelityLine, ...]
     equal: tuple[EqualError, ...]
 
@@ -76,7 +91,7 @@ class FidelityFigures:
         return self.at(self.result.spec.k)
 
 
-def fidelity_figures(result: FidelityResult) -> FidelityFigures:
+def fidelity_figures(result: FidelityResult, measurement: int | None = None) -> FidelityFigures:
     """Everything derived from a measurement. ValueError where it holds no window."""
     if not result.windows:
         raise ValueError("a measurement without windows has no figures")
@@ -90,7 +105,12 @@ def fidelity_figures(result: FidelityResult) -> FidelityFigures:
         _line(figures, exact[k], result.spec.layers, len(result.windows)) for (_, k), figures in grouped.items()
     )
     main = [line for line in lines if line.k == result.spec.k]
-    return FidelityFigures(result, lines, tuple(_equal(main)))
+    return FidelityFigures(result, measurement, lines, tuple(_equal(main)))
+
+
+def stored_fidelity(results: Results) -> tuple[FidelityFigures, ...]:
+    """Every fidelity measurement of a database, oldest first."""
+    return tuple(fidelity_figures(load_measurement(results, each), each) for each in measurements(results))
 
 
 def curves(lines: Sequence[FidelityLine], window: int) -> dict[str, Curve]:

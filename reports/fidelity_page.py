@@ -6,20 +6,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from leadline.reports.fidelity_charts import error_curves, layer_map
+from leadline.reports.fidelity_charts import fidelity_drawings
 from leadline.reports.fidelity_figures import FidelityFigures
 from leadline.reports.fidelity_tables import fidelity_tables
 from leadline.reports.json_report import plain
-from leadline.reports.markdown import cell
+from leadline.reports.markdown import cell, table_parts
 from leadline.reports.pages import environment, shared
-from leadline.reports.table import Table
 from leadline.reports.words import number, plural
-
-CURVES = (
-    "Mean over windows, with 95% t intervals; both axes logarithmic. Families join the budgets of one scanner. The "
-    "dashed line is exact top-k, which no scan of the same k goes far below."
-)
-MAP = "Mean over windows, heads and positions of a layer; five shades of equal ratio."
 
 
 def fidelity_summary(figures: FidelityFigures) -> list[str]:
@@ -48,17 +41,16 @@ def fidelity_markdown(figures: FidelityFigures) -> str:
     parts = [
         f"# Fidelity of {cell(spec.model)} at {spec.length:,} tokens",
         *map(cell, fidelity_summary(figures)),
-        *(part for table in fidelity_tables(figures) if table.rows for part in _table(table)),
+        *(part for table in fidelity_tables(figures) if table.rows for part in table_parts(table)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def fidelity_html(figures: FidelityFigures) -> str:
     """The measurement as a complete HTML document."""
-    made = (
-        ("fidelity-errors", "figure-fidelity-curves", error_curves(figures), CURVES),
-        ("fidelity-layers", "figure-fidelity-map", layer_map(figures), MAP),
-    )
+    drawings: dict[str, list[tuple[str, Markup, str]]] = {}
+    for table, id, svg, note in fidelity_drawings([figures]):
+        drawings.setdefault(table, []).append((id, Markup(svg), note))
     return (
         environment()
         .get_template("fidelity.html.j2")
@@ -66,7 +58,7 @@ def fidelity_html(figures: FidelityFigures) -> str:
             spec=figures.result.spec,
             summary=fidelity_summary(figures),
             tables=[table for table in fidelity_tables(figures) if table.rows],
-            drawings={table: [(id, Markup(svg), note)] for table, id, svg, note in made if svg is not None},
+            drawings=drawings,
             **shared(),
         )
     )
@@ -80,10 +72,3 @@ def fidelity_json(figures: FidelityFigures) -> dict[str, Any]:
         "lines": plain(figures.lines),
         "equal_error": [{**plain(each), "saving": each.saving} for each in figures.equal],
     }
-
-
-def _table(table: Table) -> list[str]:
-    rule = ["---", *("---:" if table.numeric else "---" for _ in table.columns[1:])]
-    lines = [list(map(cell, table.columns)), rule, *(list(map(cell, row)) for row in table.rows)]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return [f"## {cell(table.title)}", *([cell(table.intro)] if table.intro else []), body, *map(cell, table.notes)]

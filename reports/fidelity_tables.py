@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from leadline.reports.fidelity_figures import EqualError, FidelityFigures, FidelityLine
 from leadline.reports.query import Query
 from leadline.reports.table import Table
@@ -21,6 +24,22 @@ _HEAT = (
     "exact", "fathom:budget=48", "fathom:budget=48,basis=rotated", "fathom:budget=48,plan=per-layer", "sparq:r=16",
     "double_sparsity:channels=32", "loki:r=32", "thumbnail", "landmarks", "streaming",
 )  # fmt: skip
+
+
+def fidelity_sections(stored: Sequence[FidelityFigures]) -> list[Table]:
+    """The tables of all measurements of a database; ids and titles tell them apart where there are several."""
+    made = []
+    for figures in stored:
+        spec = figures.result.spec
+        for table in fidelity_tables(figures, prefix_of(figures, stored)):
+            where = f": {spec.model}, {spec.length:,} tokens" if len(stored) > 1 else ""
+            made.append(replace(table, title=f"{table.title}{where}"))
+    return made
+
+
+def prefix_of(figures: FidelityFigures, stored: Sequence[FidelityFigures]) -> str:
+    """What the ids of a measurement's tables begin with."""
+    return "fidelity" if len(stored) == 1 else f"fidelity-{stored.index(figures) + 1}"
 
 
 def fidelity_tables(figures: FidelityFigures, prefix: str = "fidelity") -> list[Table]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from leadline.reports.contents import Contents
+from leadline.reports.fidelity_charts import fidelity_drawings
 from leadline.reports.line_charts import layers, slopes, survival
 from leadline.reports.pareto import pareto, pareto_gpu
 from leadline.reports.row_charts import divergences, forest, stages
@@ -70,4 +71,6 @@ def figures(contents: Contents) -> dict[str, list[Drawing]]:
         svg = make(contents)
         if svg is not None:
             drawn.setdefault(table, []).append(Drawing(id, Markup(svg), note, id in NARROW))
+    for table, id, svg, note in fidelity_drawings(contents.fidelity):
+        drawn.setdefault(table, []).append(Drawing(id, Markup(svg), note, narrow=False))
     return drawn

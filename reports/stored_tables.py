@@ -38,6 +38,8 @@ def stored_tables(results: Results, run: int) -> list[StoredTable]:
             continue
         quoted = '"' + name.replace('"', '""') + '"'
         columns = [row["name"] for row in results.query("SELECT name FROM pragma_table_info(:name)", {"name": name})]
+        if "measurement_id" in columns:  # ours: it has sections of its own
+            continue
         where = " WHERE run_id = :run" if "run_id" in columns else ""
         query = Query(name, f"SELECT * FROM {quoted}{where}")
         rows = results.query(query.sql.replace(":run", str(run)))

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from leadline.reports import check_tables, decode_tables, layer_tables, query, run_tables, scanner_tables
+from leadline.reports import (
+    check_tables,
+    decode_tables,
+    fidelity_tables,
+    layer_tables,
+    query,
+    run_tables,
+    scanner_tables,
+)
 from leadline.reports.choices import CHOICES, protocol
 from leadline.reports.contents import Contents
 from leadline.reports.query import METRICS
@@ -30,6 +38,7 @@ def tables(contents: Contents) -> list[Table]:
         layer_tables.stages(contents),
         check_tables.ratios(contents),
         *decode_tables.decode(contents.decode),
+        *fidelity_tables.fidelity_sections(contents.fidelity),
         *layer_tables.stored(contents),
         run_tables.sessions(contents),
         run_tables.degenerate(contents),

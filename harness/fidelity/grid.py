@@ -64,16 +64,6 @@ _SWEPT = (
     "double_sparsity:channels=32",
     "landmarks",
 )
-# Equal-error bits are asked for these: the published comparison's scans.
-TARGETS = (
-    "sparq:r=16",
-    "sparq:r=32",
-    "loki:r=32",
-    "double_sparsity:channels=32",
-    "thumbnail",
-    "landmarks",
-    "quest",
-)
 
 
 def full(calibration: Calibration | None) -> list[Setting]:

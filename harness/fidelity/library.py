@@ -19,7 +19,7 @@ def library_files(half: Half) -> list[Path]:
     The choice depends on the Python version alone; the halves share no file.
     """
     folder = Path(sysconfig.get_path("stdlib"))
-    files = sorted(p for p in folder.glob("*.py") if _SMALLEST <= p.stat().st_size <= _LARGEST)
+    files = sorted(p for p in folder.glob("[a-z]*.py") if _SMALLEST <= p.stat().st_size <= _LARGEST)
     return files[0 if half == "calibration" else 1 :: 2]
 
 

@@ -186,17 +186,17 @@ def test_tables_of_other_commands_appear_when_they_are_there(tmp_path: Path) -> 
     run = factory.fill(path, sessions=1)
     assert not [each for each in tables(gathered(path)) if each.id.startswith("stored-")]
     with sqlite3.connect(path) as raw:
-        raw.execute("CREATE TABLE fidelity (run_id INTEGER, scanner TEXT, error REAL)")
+        raw.execute("CREATE TABLE fidelity_of_run (run_id INTEGER, scanner TEXT, error REAL)")
         raw.execute("CREATE TABLE calibration_basis (model TEXT, raw REAL, rotated REAL)")
         raw.execute("CREATE TABLE fidelity_empty (x REAL)")
         values = [(run, "fathom:budget=48", 0.0123456), (run, "<b>sparq</b>", None), (run + 1, "another run", 1.0)]
-        raw.executemany("INSERT INTO fidelity VALUES (?, ?, ?)", values)
+        raw.executemany("INSERT INTO fidelity_of_run VALUES (?, ?, ?)", values)
         raw.execute("INSERT INTO calibration_basis VALUES ('tiny', 0.5, 0.25)")
     contents = gathered(path)
     stored = [each for each in tables(contents) if each.id.startswith("stored-")]
     assert [(each.id, each.title) for each in stored] == [
         ("stored-calibration_basis", "Calibration basis"),
-        ("stored-fidelity", "Fidelity"),
+        ("stored-fidelity_of_run", "Fidelity of run"),
     ]
     assert stored[1].rows == (
         (str(run), "fathom:budget=48", "0.01235"),
