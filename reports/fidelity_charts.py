@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from leadline.reports.fidelity_figures import FidelityFigures, FidelityLine
 from leadline.reports.fidelity_tables import heat_lines, prefix_of
-from leadline.reports.svg import ACCENT, BASE, INK, MUTED, SERIES, draw, plain_axes, spread
+from leadline.reports.svg import BASE, INK, MUTED, SERIES, draw, plain_axes, spread
 
 # The heat map's shades are opacities of one colour of the page, so that it follows the page's light and dark.
 _SHADES = 5
@@ -51,7 +51,7 @@ def error_curves(figures: FidelityFigures, name: str = "fidelity-curves") -> str
     if not shown:
         return None
     exact = next(line for line in figures.main if line.label == "exact")
-    colours = dict(zip(shown, (ACCENT, *SERIES), strict=False))
+    colours = dict(zip(shown, (*SERIES, INK), strict=False))
 
     def paint(figure: Figure, _canvas: Any) -> None:
         axes = figure.add_subplot()

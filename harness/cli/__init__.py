@@ -41,11 +41,12 @@ def _mount() -> None:
     from leadline.cli.demo import demo
     from leadline.cli.env import env
     from leadline.cli.export import export
+    from leadline.cli.fidelity import fidelity
     from leadline.cli.plan import plan
     from leadline.cli.replay import replay, resume
     from leadline.cli.report import report
 
-    for command in (plan, replay, resume, report, compare, export, calibrate, demo, env):
+    for command in (plan, replay, resume, report, compare, export, calibrate, fidelity, demo, env):
         app.command()(command)
     app.add_typer(bench.app, name="bench", help="Time decode steps on synthetic contents.")
     app.add_typer(scanners.app, name="scanners", help="List, write and check scanners.")

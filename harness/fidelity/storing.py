@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from leadline.database import Results
 from leadline.database_checks import record_of, refuse_not_finite
@@ -45,5 +45,5 @@ def load_measurement(results: Results, measurement: int) -> FidelityResult:
             windows=tuple(
                 record_of(WindowRecord, row) for row in db.scalars(windows.order_by(FidelityWindowRow.window))
             ),
-            figures=tuple(record_of(FigureRecord, row) for row in db.scalars(figures)),
+            figures=tuple(record_of(FigureRecord, row) for row in db.scalars(figures.order_by(text("rowid")))),
         )
