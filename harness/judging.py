@@ -11,7 +11,7 @@ from torch import Tensor
 
 from leadline import agreement
 from leadline.branch import Decoded, divergence
-from leadline.host.index_store import LayerIndexes
+from leadline.host.indexes import LayerIndexes
 from leadline.meter_figures import StepTime
 from leadline.records import StepCost, StepResult, TeacherForced
 from leadline.scanning import ByteLedger

@@ -22,7 +22,7 @@ from leadline.graph.decoder import Decoder
 from leadline.graph.lanes import has_lane
 from leadline.graph.network import DecodeNetwork, NotDecodable
 from leadline.graph.step import DecodeStep, StoredRows
-from leadline.host.index_store import LayerIndexes
+from leadline.host.indexes import LayerIndexes
 from leadline.host.placement import Placement
 from leadline.host.stores import SessionStores
 from leadline.kernels.planes import BLOCK

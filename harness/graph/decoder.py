@@ -94,6 +94,15 @@ class Decoder:
             self._steps[name] = step
         return self._steps[name]
 
+    def kept(self, key: str) -> DecodeStep:
+        """The step of a lane that keeps its selections, never captured."""
+        name = f"{key} kept"
+        if name not in self._steps:
+            found = self._lanes[key]
+            assert found is not None
+            self._steps[name] = self._made(found, keep=True)
+        return self._steps[name]
+
     def _made(self, lane: Lane, *, counting: bool = False, keep: bool = False) -> DecodeStep:
         return DecodeStep(
             self.network,
@@ -120,9 +129,7 @@ class Decoder:
     ) -> Flips:
         """Take one step from a branch point and compare its selections with the references'."""
         self.begin(key, token, length)
-        found = self._lanes[key]
-        assert found is not None
-        step = self._made(found, keep=True)
+        step = self.kept(key)
         step()
         return compare(step, scanner, states, indexes, length)
 
@@ -165,7 +172,8 @@ class Decoder:
                 break
             tokens.append(value)
         cpu = time.process_time() - cpu
-        if self.scratch.spaces is not None and int(self.scratch.spaces.topk.invalid):
+        selecting = self.scratch.spaces.topk
+        if selecting is not None and int(selecting.invalid):
             raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
         return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), accounts.ledger()
 

@@ -98,7 +98,7 @@ class Lane(ABC):
 
     selects = True  # False: attends to every row, so there is nothing to rank
 
-    def begin(self, length: int, first: int) -> None:
+    def begin(self, length: int, first: int) -> None:  # noqa: B027  most lanes keep nothing of a branch point
         """Prepare for a branch point whose tail holds tokens first..length-2 already."""
 
     @abstractmethod
@@ -284,7 +284,7 @@ def lane(
     bench: Bench,
     staging: Staging | None = None,
 ) -> Lane | None:
-    """The lane of a scanner over its store by layer (states, indexes) and the key rows; None where it has no kernels."""
+    """The lane of a scanner over its store by layer (states, indexes) and the key rows; None where it has none."""
     kind = _lane_class(scanner)
     if kind is PlaneLane:
         return PlaneLane(scanner, states, indexes, bench, staging)

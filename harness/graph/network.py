@@ -44,7 +44,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecodeNetwork:
-    """A decoder-only model without its attention; `inverse_frequencies` `[d / 2]` fp32, with a factor on cos and sin."""
+    """A model without its attention; `inverse_frequencies` `[d / 2]` fp32, `rope_factor` on cos and sin."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]

@@ -109,10 +109,10 @@ class Spaces:
     dense: Any
 
 
-def _spaces(heads: int, group: int, d: int, columns: int, k: int, device: torch.device) -> Spaces | None:
-    """None on a CPU, whose references need none."""
+def _spaces(heads: int, group: int, d: int, columns: int, k: int, device: torch.device) -> Spaces:
+    """Empty on a CPU, whose references need none."""
     if device.type != "cuda":
-        return None
+        return Spaces(None, None, None, None)
     from leadline.kernels.attention import triton as attention
     from leadline.kernels.rows import triton as rows
     from leadline.kernels.topk import triton as topk

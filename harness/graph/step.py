@@ -109,13 +109,13 @@ class DecodeStep:
                 k=k,
                 sink=sink,
                 local=local,
-                space=spaces and spaces.topk,
+                space=spaces.topk,
                 peaks=scratch.maxima.flatten(0, 1),
                 covered=cursor.blocks,
                 out=scratch.ids,
             )
             chosen = ids.view(scratch.heads, form.group, k)
-            wanted = union(chosen, scratch.columns, spaces and spaces.union, scratch.union(self.unions[layer]))
+            wanted = union(chosen, scratch.columns, spaces.union, scratch.union(self.unions[layer]))
             if self.chosen is not None and self.asked is not None:
                 self.chosen[layer].copy_(chosen)
                 self.asked[layer].copy_(query)
@@ -126,7 +126,7 @@ class DecodeStep:
                 scratch.records[:, :, 1],
                 wanted,
                 network.scaling,
-                space=spaces and spaces.attention,
+                space=spaces.attention,
                 out=scratch.attended,
             )
         else:
@@ -138,7 +138,7 @@ class DecodeStep:
                 cursor.first,
                 cursor.length,
                 network.scaling,
-                space=spaces and spaces.dense,
+                space=spaces.dense,
                 out=scratch.attended,
                 counter=moved,
             )

@@ -45,6 +45,7 @@ find_kernels()
 from leadline.kernels.attention import triton as attention  # noqa: E402
 from leadline.kernels.entries import triton as entries  # noqa: E402
 from leadline.kernels.gather import triton as gather  # noqa: E402
+from leadline.kernels.keyscan import triton as keyscan  # noqa: E402
 from leadline.kernels.nibbles import triton as nibbles  # noqa: E402
 from leadline.kernels.planes import triton as planes  # noqa: E402
 from leadline.kernels.rows import triton as rows  # noqa: E402
@@ -61,6 +62,7 @@ __all__ = [
     "attention",
     "entries",
     "gather",
+    "keyscan",
     "nibbles",
     "normal",
     "pinned",

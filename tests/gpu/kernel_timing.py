@@ -16,6 +16,7 @@ from kernel_setup import (
     attention,
     entries,
     gather,
+    keyscan,
     nibbles,
     normal,
     pinned,
@@ -182,7 +183,7 @@ def time_selection() -> None:
             row(f"top-{k} of 32 x {n >> 10}k from scores alone", partial(select, scores, out=out), 4.0 * 32 * n)
             row(f"top-{k} of 32 x {n >> 10}k with the scan's maxima", partial(select, scores, peaks=peaks, out=out))
             selected = select(scores).view(8, GROUP, k)
-            work, into = rows.workspace(8, GROUP, n, DEVICE), rows.empty(8, GROUP, k, DEVICE)
+            work, into = rows.workspace(8, GROUP, k, DEVICE), rows.empty(8, GROUP, k, DEVICE)
             row(f"union of 8 x 4 x {k} of {n >> 10}k", partial(rows.union, selected, n, work, into))
         flat = torch.zeros_like(scores)
         op = partial(topk.select_ids, flat, lengths, k=512, **window, space=space)
@@ -200,21 +201,31 @@ def time_rows(link: float) -> None:
     own = [torch.randperm(n, generator=generator, device=DEVICE)[:700] for _ in range(heads * GROUP)]
     selected = torch.stack([torch.cat([common, o]).unique()[:512].int() for o in own]).view(heads, GROUP, 512)
     union = rows.union(selected.contiguous(), n)
-    tail = torch.empty(heads, 64, D, dtype=torch.bfloat16, device=DEVICE)
-    staged = [torch.empty(heads, GROUP * 512, D, dtype=torch.bfloat16, device=DEVICE) for _ in range(2)]
-
-    def fetch_both(many: int) -> None:
-        for side in range(2):
-            rows.fetch(union, host[:, :, side], tail, n, out=staged[side], many=many)
-
+    tail = torch.empty(heads, 64, 2, D, dtype=torch.bfloat16, device=DEVICE)
+    first, length = (torch.tensor([value], dtype=torch.int32, device=DEVICE) for value in (n, n + 64))
+    records = torch.empty(heads, GROUP * 512, 2, D, dtype=torch.bfloat16, device=DEVICE)
+    keys, values = host[:, :, 0], host[:, :, 1]
     total = int(union.count.sum())
     for many in (16, 32, 64):
-        row(f"rows of {total} tokens, K then V, many={many}", partial(fetch_both, many), total * 4 * D, link)
+        op = partial(rows.fetch_records, union, keys, values, tail, first, out=records, many=many)
+        row(f"records of {total} tokens, many={many}", op, total * 4 * D, link)
     space = attention.workspace(heads, GROUP, D, 16, DEVICE)
     query, _ = queries(heads)
     out = torch.empty(heads, GROUP, D, device=DEVICE)
-    op = partial(attention.attend, query, *staged, union, D**-0.5, space=space, out=out)
+    op = partial(attention.attend, query, records[:, :, 0], records[:, :, 1], union, D**-0.5, space=space, out=out)
     row("attention over them", op, total * 4 * D)
+    every = attention.workspace(heads, GROUP, D, 136, DEVICE)
+    near = torch.empty(heads, 1 << 17, 2, D, dtype=torch.bfloat16, device=DEVICE).normal_()
+    for where, stored in (("pinned host memory", host[:, : 1 << 17]), ("GPU memory", near)):
+        first.fill_(1 << 17), length.fill_((1 << 17) + 64)
+        far = stored[:, :, 0], stored[:, :, 1]
+        op = partial(attention.attend_all, query, *far, tail, first, length, D**-0.5, space=every, out=out)
+        nbytes = heads * 4.0 * D * (1 << 17)
+        row(f"dense attention over 128k rows in {where}", op, nbytes, link if "host" in where else 0.0)
+    op = partial(
+        keyscan.key_scan, query, near[:, :, 0], first=first, out=torch.empty(heads, GROUP, 1 << 17, device=DEVICE)
+    )
+    row("key scan of 128k rows in GPU memory", op, heads * 2.0 * D * (1 << 17))
 
 
 def time_plans_and_packing() -> None:

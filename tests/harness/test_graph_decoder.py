@@ -5,6 +5,8 @@ Where there is no GPU the ops are their references; the step, its buffers and it
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +17,8 @@ from cases import SCANNERS
 from leadline.attention import hooked
 from leadline.branch import Decoded
 from leadline.config import RunSpec
-from leadline.graph.lanes import has_lane
+from leadline.graph.comparison import compare
+from leadline.graph.lanes import PlaneLane, has_lane
 from leadline.graph.network import DecodeNetwork
 from leadline.graph.scratch import GuardBroken
 from leadline.kernels.planes import BLOCK
@@ -33,6 +36,7 @@ EAGER = {"sparq:r=16,pick=head"}
 NEW = 12
 
 
+@cache
 def model(kind: str = "qwen3") -> LoadedModel:
     """A random model with heads wide enough for budgets to differ."""
     made = tiny_models.model(kind, head_dim=32, max_position_embeddings=1024)
@@ -184,3 +188,85 @@ def test_the_tail_crosses_a_block_without_entering_the_store() -> None:
         == ledger.tail
         == same.shape.kv_heads * len(same.network.model.layers) * 32 * 4 * sum(BLOCK + i for i in range(NEW))
     )
+
+
+@pytest.mark.parametrize("spec", SCANNERS)
+@pytest.mark.parametrize("length", [193, 256, 399])
+def test_planned_bytes_are_those_the_kernels_count(spec: str, length: int) -> None:
+    if not has_lane(create(spec)):
+        pytest.skip("decodes through the model's own forward")
+    _, ledger = branch(prefilled(model(), length, True), spec)
+    assert ledger.planned == ledger.realised
+    assert (ledger.planned > 0) == (spec != "streaming")
+
+
+def test_selections_are_the_references() -> None:
+    same = model()
+    for spec in ("exact", "fathom:budget=48", "fathom:budget=48,basis=rotated", "quest", "streaming"):
+        made = prefilled(same, 350, True)
+        scanner = create(spec)
+        with hooked(same):
+            flips = made.compare(spec, scanner, states(scanner, made), 7)
+        assert flips is not None
+        assert flips.selected == 48 * same.shape.query_heads * same.shape.layers
+        assert flips.unexplained == 0
+        assert flips.flipped <= flips.selected // 1000 if DEVICE == "cuda" else flips.flipped == 0
+
+
+def test_another_selection_is_told() -> None:
+    """The comparison itself: one token of one head exchanged for a worse one is a flip that nothing explains."""
+    made = prefilled(model(), 350, True)
+    decoder, scanner = made.decoder, create("exact")
+    assert decoder is not None
+    known = states(scanner, made)
+    with hooked(made.model):
+        made.compare("exact", scanner, known, 7)
+        decoder.begin("exact", 7, 350)
+        step = decoder.kept("exact")
+        step()
+        assert step.chosen is not None
+        ids = step.chosen[1, 0, 0]
+        outside = next(token for token in range(4, 300) if token not in ids.tolist())
+        ids[5] = outside
+        flips = compare(step, scanner, known, made.stores.of(scanner, known).indexes(), 350)
+    assert (flips.flipped, flips.unexplained) == (1, 2)  # one missing, one too many
+
+
+gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", ["dense", "exact", "fathom:budget=48", "fathom:budget=48,basis=rotated", "landmarks"])
+def test_rows_and_stores_in_host_memory_change_no_bit(spec: str) -> None:
+    same = model()
+    found = [branch(prefilled(same, 300, True, placement=where), spec) for where in ("device", "rows-host", "host")]
+    for decoded, ledger in found[1:]:
+        assert decoded.tokens == found[0][0].tokens
+        assert decoded.margins == found[0][0].margins
+        assert vars(ledger) == vars(found[0][1])
+
+
+@gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", ["fathom:budget=48", "fathom:budget=64", "sparq:r=16", "thumbnail"])
+def test_plans_and_codes_are_those_of_a_cpu(spec: str) -> None:
+    """Of the queries and keys that the GPU saw: equal depths, equal planes and scales."""
+    made = prefilled(model(), 350, True)
+    scanner, decoder = create(spec), made.decoder
+    assert decoder is not None
+    known = states(scanner, made)
+    with hooked(made.model):
+        made.compare(spec, scanner, known, 7)
+    step = decoder.kept(spec)
+    assert step.asked is not None
+    assert isinstance(step.lane, PlaneLane)
+    for layer, index in made.stores.of(scanner, known).indexes().items():
+        state = known[layer]
+        variance = None if state.variance is None else state.variance.cpu()
+        on_cpu = replace(state, variance=variance)
+        own = scanner.build(made.rows.keys(layer)[:, : index.tokens].cpu(), on_cpu)
+        for name, field in own.fields.items():
+            assert torch.equal(field, index.fields[name].cpu()), name
+        plan = scanner.plan(step.asked[layer].cpu(), on_cpu, own)
+        assert torch.equal(plan.depth["planes"].int().expand_as(step.lane.depth[layer]), step.lane.depth[layer].cpu())
