@@ -1,15 +1,18 @@
-"""The tables beside the paired differences: checks of the interval, yes/no outcomes, ratios of bytes and times."""
+"""The tables beside the paired differences: checks of the interval and of the kernels, yes/no outcomes, ratios of bytes
+and times.
+"""
 
 from __future__ import annotations
 
 from leadline.reports.checks import Check
 from leadline.reports.contents import Contents
 from leadline.reports.query import METRICS
+from leadline.reports.selections import SELECTIONS, SelectionFigures
 from leadline.reports.stats_checks import FEW_CLUSTERS, RESAMPLES
 from leadline.reports.stats_ratios import Ratio
 from leadline.reports.steps import STEPS
 from leadline.reports.table import Table
-from leadline.reports.words import NOTHING, number, probability, signed
+from leadline.reports.words import NOTHING, number, plural, probability, signed
 
 NO_GPU = "no branch of this run was decoded under a GPU timer"
 CHECKS = (
@@ -117,6 +120,51 @@ def ratios(contents: Contents) -> Table:
         rows,
         notes=tuple(notes),
         queries=(STEPS,),
+    )
+
+
+def selections(contents: Contents) -> Table:
+    """How often the kernels selected another token than the references; without rows where nothing was compared."""
+
+    def row(each: SelectionFigures) -> tuple[str, ...]:
+        return (
+            contents.shown(each.scanner),
+            str(each.comparisons),
+            f"{each.selected:,}",
+            f"{each.flipped:,}",
+            f"{each.flip_rate:.2g}",
+            f"{each.unexplained:,}",
+            f"{each.tolerance:g}",
+        )
+
+    notes = [
+        "Sums in another order move scores in their last bits, and with them tokens at the edge of a selection. "
+        "Flipped: tokens that the references select and the kernels do not. Unexplained: tokens that only one of the "
+        "two selected, further from the k-th score than the tolerance (a share of the query head's largest |score|).",
+    ]
+    if contents.selections:
+        notes.append(selections_verdict(contents))
+    return Table(
+        "selections",
+        "Selections by kernels against the references",
+        ("scanner", "comparisons", "selected tokens", "flipped", "flip rate", "unexplained", "tolerance"),
+        tuple(map(row, contents.selections)),
+        intro="One decode step at a session's first branch point, taken by the kernels and by the references from the "
+        "same queries and stores; all scanned layers and query heads.",
+        notes=tuple(notes),
+        queries=(SELECTIONS,),
+    )
+
+
+def selections_verdict(contents: Contents) -> str:
+    """One sentence: whether every token that the kernels selected otherwise is rounding."""
+    wrong = [each for each in contents.selections if each.unexplained]
+    if not wrong:
+        return "Every token that the kernels selected otherwise lies within the tolerance: rounding explains all."
+    named = ", ".join(f"{contents.shown(each.scanner)} ({each.unexplained:,})" for each in wrong)
+    return (
+        f"The kernels are wrong under {plural(len(wrong), 'scanner')}: rounding does not explain all tokens that they "
+        f"selected otherwise than the references ({named}); figures of these scanners do not hold."
     )
 
 

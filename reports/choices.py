@@ -93,6 +93,7 @@ def protocol(spec: RunSpec, model: ModelRecord) -> list[tuple[str, str]]:
         ("steps per session", f"{spec.steps}, spread evenly over the eligible ones (n >= 8k, within max context)"),
         ("view", spec.view),
         ("prefill chunk; noise floor's", f"{spec.prefill_chunk}; {spec.noise_chunk or 'none'}"),
+        ("placement while a GPU decodes", f"{spec.placement}; {spec.timed_steps or 'no'} timed steps a branch"),
         ("decoding", "greedy, argmax of raw logits; every step starts from the recorded context"),
         ("baseline", spec.baseline),
         ("declared family", family),

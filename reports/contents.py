@@ -26,6 +26,7 @@ from leadline.reports.rows import (
     SessionLine,
     Survival,
 )
+from leadline.reports.selections import Eager, SelectionFigures, eager, selections
 from leadline.reports.stats import Mean, mean_interval
 from leadline.reports.stats_checks import noise_floor
 from leadline.reports.steps import Layer, Stage, StepFigures
@@ -87,6 +88,8 @@ class Contents:
     stored: tuple[StoredTable, ...]
     decode: tuple[Timed, ...]
     fidelity: tuple[FidelityFigures, ...]
+    selections: tuple[SelectionFigures, ...]
+    eager: tuple[Eager, ...]
 
     @property
     def branch_points(self) -> int:
@@ -97,6 +100,10 @@ class Contents:
     def expected(self) -> int:
         """Branches that the stored branch points and scanners call for."""
         return self.branch_points * len(self.scanners)
+
+    def shown(self, sha256: str) -> str:
+        """A scanner's label in tables, by its hash."""
+        return next(figures.line.shown for figures in self.scanners if figures.line.sha256 == sha256)
 
     def of_role(self, role: str) -> list[ScannerFigures]:
         """The scanners of one role, in order."""
@@ -134,12 +141,13 @@ def _gather(results: Results, run: int | None) -> Contents:
         figures.append(_figures(line, own, costs.get(line.sha256), survivals.get(line.sha256)))
     found = tuple(steps.steps(results, summary.id))
     comparisons = compare(results, summary.id, spec, lines)
+    model = results.model(summary.id)
     floor = noise_floor(next((f.agreement for f in figures if f.line.role == "noise-floor"), None))
     return Contents(
         database=Path(results.path).name,
         run=summary,
         spec=spec,
-        model=results.model(summary.id),
+        model=model,
         invocations=tuple(query.invocations(results, summary.id)),
         scanners=tuple(figures),
         comparisons=comparisons,
@@ -154,6 +162,8 @@ def _gather(results: Results, run: int | None) -> Contents:
         stored=tuple(stored_tables(results, summary.id)),
         decode=timed(results),
         fidelity=stored_fidelity(results),
+        selections=tuple(selections(results, summary.id)),
+        eager=tuple(eager(lines, model)),
     )
 
 

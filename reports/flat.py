@@ -1,8 +1,9 @@
 """The figures of a report as one flat table, for spreadsheets and notebooks: a row per figure, a column per property.
 
 `kind` says what a row holds: "mean" of a scanner over units, "difference" of a pair over units, "cost" of a scanner,
-"ratio" of a pair's costs, "decode" of a timed step in a `setting`. `low` and `high` are the 95% interval. What a kind
-does not have is empty.
+"ratio" of a pair's costs, "selection" of the kernels against the references, "eager" a scanner decoded without kernels
+on a GPU (`setting` says why), "decode" of a timed step in a `setting`. `low` and `high` are the 95% interval. What a
+kind does not have is empty.
 """
 
 from __future__ import annotations
@@ -71,6 +72,11 @@ def flat(contents: Contents) -> list[Figure]:
     found += [_difference(run, each) for each in contents.comparisons.comparisons]
     for check in contents.checks:
         found += _ratios(run, check)
+    found += _selections(contents)
+    found += [
+        Figure(run, "eager", "eager", contents.shown(each.scanner), value=1.0, setting=each.reason)
+        for each in contents.eager
+    ]
     return found + decode_figures(run, contents.decode)
 
 
@@ -129,6 +135,17 @@ def _scanner(run: int, figures: ScannerFigures) -> Iterator[Figure]:
         value = getattr(figures.cost, metric, None)
         if value is not None:
             yield Figure(run, "cost", metric, name, steps=figures.steps, value=value)
+
+
+def _selections(contents: Contents) -> Iterator[Figure]:
+    for each in contents.selections:
+        tolerance = f"tolerance {each.tolerance:g}"
+        for metric in ("selected", "flipped", "flip_rate", "unexplained"):
+            value = float(getattr(each, metric))
+            yield Figure(
+                contents.run.id, "selection", metric, contents.shown(each.scanner), steps=each.comparisons,
+                value=value, setting=tolerance,
+            )  # fmt: skip
 
 
 def _difference(run: int, each: Comparison) -> Figure:

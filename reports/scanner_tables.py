@@ -24,10 +24,11 @@ def _by_scanner(contents: Contents, columns: Sequence[tuple[str, Cell]]) -> tupl
 
 def agreement(contents: Contents) -> Table:
     """Agreement per scanner with exact top-k, dense, and the recording."""
+    eagerly = {each.scanner for each in contents.eager}
     columns, rows = _by_scanner(
         contents,
         (
-            ("role", lambda f: f.line.role),
+            ("role", lambda f: f"{f.line.role}, eager" if f.line.sha256 in eagerly else f.line.role),
             ("sessions (units)", lambda f: f"{f.sessions} ({f.units})"),
             ("steps", lambda f: str(f.steps)),
             ("bits per token", _scan(lambda c: number(c.bits_per_token, 1))),
@@ -50,12 +51,24 @@ def agreement(contents: Contents) -> Table:
             "The noise-floor row is exact top-k again, after a prefill in other chunks: what rounding alone does. A "
             "difference smaller than its distance from 1 cannot be told from rounding."
         )
-    if any(f.line.fused for f in contents.scanners):
-        fused = ", ".join(f.line.shown for f in contents.scanners if f.line.fused)
-        notes.append(f"Fused kernels (transfer and score in one): {fused}; all others took the staged path.")
+    fused = [f.line.shown for f in contents.scanners if f.line.fused]
+    if fused:
+        notes.append(f"Decoded by kernels (transfer and score in one, a step is one CUDA graph): {', '.join(fused)}.")
+    notes += eager_notes(contents)
     return Table(
         "agreement", "Agreement", columns, rows, notes=tuple(notes), queries=(query.SCANNERS, query.SCANNER_UNITS)
     )
+
+
+def eager_notes(contents: Contents) -> list[str]:
+    """One sentence per reason why scanners were decoded without kernels although there was a GPU."""
+    reasons = dict.fromkeys(each.reason for each in contents.eager)
+    named = {why: [contents.shown(each.scanner) for each in contents.eager if each.reason == why] for why in reasons}
+    return [
+        f"Eager: {', '.join(names)} went through the model's own forward and the references, because {why}; bytes are "
+        "counted alike, times are not comparable with those of kernels."
+        for why, names in named.items()
+    ]
 
 
 def teacher_forced(contents: Contents) -> Table:
@@ -162,6 +175,7 @@ def time(contents: Contents) -> Table:
         "warm-up steps. Medians over branches, with their quartiles.",
         f"GPU timer: {', '.join(timers) or NOTHING}. Read times beside each other only from an idle machine.",
     ]
+    notes += eager_notes(contents)
     if machines > 1:
         notes.append(f"Branches were decoded on {machines} kinds of machine (see Environment): times are mixed.")
     return Table("time", "Time", columns, rows, notes=tuple(notes), queries=(query.SCANNER_COSTS, STEPS))

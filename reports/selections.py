@@ -62,5 +62,5 @@ def eager(lines: Sequence[ScannerLine], model: ModelRecord) -> list[Eager]:
         return []
     reason = "there are no kernels for this scanner"
     if not any(line.fused for line in lines):
-        reason = f"there are no kernels for a decode step of this model ({model.architecture})"
+        reason = f"the run had no kernels for a decode step of its model ({model.architecture})"
     return [Eager(line.sha256, reason) for line in lines if not line.fused]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leadline.reports.check_tables import selections_verdict
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.query import METRICS
 from leadline.reports.words import number, plural, probability, signed, with_interval
@@ -9,7 +10,7 @@ from leadline.reports.words import number, plural, probability, signed, with_int
 
 def summary(contents: Contents) -> list[str]:
     """The sentences that open a report, most important first."""
-    made = (_what, _verdicts, _doubts, _best, _floor, _degenerate)
+    made = (_what, _kernels, _verdicts, _doubts, _best, _floor, _degenerate)
     sentences = [sentence(contents) for sentence in made]
     return [sentence for sentence in sentences if sentence]
 
@@ -29,6 +30,11 @@ def _what(contents: Contents) -> str:
             f"are stored so far, and every figure below is over those."
         )
     return text
+
+
+def _kernels(contents: Contents) -> str:
+    """Only where they are wrong: then no other sentence matters as much."""
+    return selections_verdict(contents) if any(each.unexplained for each in contents.selections) else ""
 
 
 def _verdicts(contents: Contents) -> str:

@@ -29,6 +29,7 @@ def tables(contents: Contents) -> list[Table]:
         run_tables.differences(contents, primary),
         check_tables.checks(contents),
         check_tables.outcomes(contents),
+        check_tables.selections(contents),
         scanner_tables.teacher_forced(contents),
         *(run_tables.differences(contents, metric) for metric in secondary),
         scanner_tables.divergence(contents),

@@ -215,8 +215,9 @@ def fill(
     run_environment: Environment | None = None,
     run_model: ModelRecord | None = None,
     command: str = "leadline replay sessions/",
+    fused: Sequence[str] = (),
 ) -> int:
-    """Write one run to the database at `path` (made where missing) and return its id."""
+    """Write one run to the database at `path` (made where missing) and return its id; `fused` labels have kernels."""
     records = [session(index) for index in range(sessions)] if isinstance(sessions, int) else sessions
     with Results.open(path, create=True) as results:
         run = results.start_run(
@@ -224,7 +225,7 @@ def fill(
         )
         results.add_exclusions(run, exclusions)
         for label in labels:
-            results.add_scanner(run, scanner(label))
+            results.add_scanner(run, scanner(label, fused=label in fused))
         for index, record in enumerate(records):
             results.add_session(run, record)
             results.set_dense_perplexity(run, record.sha256, 4.0 + index)
