@@ -198,7 +198,8 @@ def load(path: Path) -> Calibration:
 
 def _for_people(values: object) -> str:
     """Indented JSON with every list of plain values on one line."""
-    return re.sub(r"\[[^\[\]{}]+\]", lambda found: " ".join(found[0].split()), json.dumps(values, indent=2))
+    text = json.dumps(values, indent=2)
+    return re.sub(r"\[([^\[\]{}]+)\]", lambda found: f"[{' '.join(found[1].split())}]", text)
 
 
 def _reason(error: Exception) -> str:
