@@ -57,7 +57,7 @@ def fidelity(
     """Measure attention error against scan bits: every scanner over a grid of budgets, on held-out text."""
     from leadline.fidelity.setup import prepare
     from leadline.reports.fidelity_figures import fidelity_figures
-    from leadline.reports.fidelity_page import fidelity_json
+    from leadline.reports.fidelity_page import fidelity_values
 
     job = prepare(
         model=model,
@@ -75,7 +75,7 @@ def fidelity(
         print(f"note: {note}", file=sys.stderr)
     result = job.run(db, shlex.join(sys.argv), lambda line: print(line, file=sys.stderr, flush=True))
     if as_json:
-        print(json.dumps(fidelity_json(fidelity_figures(result)), indent=2, allow_nan=False))
+        print(json.dumps(fidelity_values(fidelity_figures(result)), indent=2, allow_nan=False))
     else:
         show(result)
     if out is not None:
@@ -106,7 +106,7 @@ def write(result: FidelityResult, out: Path) -> None:
     from leadline.reports.fidelity_figures import fidelity_figures
     from leadline.reports.fidelity_page import fidelity_html, fidelity_markdown
 
-    figures = fidelity_figures(result)
+    figures = [fidelity_figures(result)]
     try:
         out.mkdir(parents=True, exist_ok=True)
         for path, text in (
