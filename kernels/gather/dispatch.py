@@ -31,7 +31,7 @@ def staging(heads: int, d: int, m: int, device: torch.device | str) -> Staging:
 
 def stage(planes: Tensor, scales: Tensor, slots: Slots, into: Staging, counter: Tensor | None = None) -> None:
     """Copy what a plan reads of planes `[H, c, 4, m]` and scales `[H, c, m]` (on a GPU or in pinned host memory) into
-    the staging buffer. counter: int64 `[1]`, on a GPU only, the bytes moved are added to it.
+    the staging buffer. counter: int64 `[1]`, the bytes moved are added to it.
     """
     if slots.channel.is_cuda:
         from leadline.kernels.gather import triton
@@ -39,3 +39,6 @@ def stage(planes: Tensor, scales: Tensor, slots: Slots, into: Staging, counter: 
         triton.stage(planes, scales, slots, into.planes, into.scales, counter=counter)
     else:
         reference.stage(planes, scales, slots, into.planes, into.scales)
+        if counter is not None:
+            depth = slots.depth()
+            counter += planes.shape[-1] * (8 * depth + 2 * (depth > 0)).sum()

@@ -39,6 +39,7 @@ def fused_scan(
         place = torch.empty_like(slots.channel, dtype=torch.int64)
         place.scatter_(-1, slots.channel.long(), rows.long())
         planes, scales = planes[head, place], scales[head, place]
+    scales = scales.masked_fill((depth == 0).unsqueeze(-1), 0)  # what the plan leaves out may hold anything
     scores = reference.plane_scan(query, planes, scales, depth)
     if counter is not None:
         counter += m * (8 * int(depth.sum()) + 2 * int((depth > 0).sum()))

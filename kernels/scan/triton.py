@@ -1,8 +1,8 @@
 """The plane scan in Triton: reads the planned planes where they lie, in GPU memory or pinned host memory, and scores.
 
-A thread owns one word of the sequence, `lanes` tokens, and keeps their scores of all G heads in registers while the
-program walks the plan's slots, deepest first: planes are read once for the group, never staged, never shared between
-threads. The words of the next slot are on their way while the present one is decoded. See README.md.
+A thread owns `lanes` tokens of the sequence and keeps their scores of all G heads in registers while the program walks
+the plan's slots, deepest first: planes are read once for the group, and those of the next slots are on their way into
+shared memory while the present one's are decoded. See README.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from torch import Tensor
 from leadline.kernels.jit import jit
 from leadline.kernels.planes import BLOCK, DEPTH
 from leadline.kernels.slots import Slots
+
+_AHEAD = 3  # stages of the pipeline: two slots on their way, one in work
+_ONE = 0x3F800000  # 1.0 in fp32
+_QUARTER = 0x3E800000
 
 
 @jit
@@ -59,32 +63,50 @@ def write_scores(
 
 
 @jit
-def _read(
-    planes: tl.tensor, plane_stride: tl.tensor, word: tl.tensor, live: tl.tensor, depth: tl.constexpr
+def _interleave(a: tl.tensor, b: tl.tensor, step: tl.constexpr, low: tl.constexpr) -> tl.tensor:
+    """Two words of fields of `step` bits into two of fields twice as wide, a's field above b's: those of the even
+    fields, and those of the odd. `low` has the low half of each wide field set.
+    """
+    return ((a << step) & ~low) | (b & low), (a & ~low) | ((b >> step) & low)
+
+
+@jit
+def _half_value(
+    words: tl.tensor, one: tl.tensor, quarter: tl.tensor, size: tl.constexpr, lanes: tl.constexpr, depth: tl.constexpr
 ) -> tl.tensor:
-    """The words of a channel's first `depth` planes."""
-    words = ()
-    for _ in tl.static_range(depth):
-        words += (tl.load(planes + word, mask=live, other=0, eviction_policy="evict_first"),)  # type: ignore[assignment]
-        planes += plane_stride
-    return words
+    """Half the prefix value `[size, lanes]`, exactly, from `depth` words `[size]` whose low `lanes` bits are tokens.
+
+    Past one plane: the code's bits under the leading one of a float in 1..2, less the middle of that range. `one` and
+    `quarter` are no constants because an instruction takes only one of these, and the mask is that one.
+    """
+    lane = tl.arange(0, lanes)[None, :]
+    if depth == 1:  # +-1/4: the plane is the sign
+        sign = (spread(~words[0], size, lanes, lanes) << (31 - lane)) & -0x80000000
+        half = (sign | quarter).to(tl.float32, bitcast=True)
+    else:
+        even, odd = _interleave(words[0], words[1], 1, 0x55555555)
+        if depth == 2:
+            few: tl.constexpr = lanes // 2
+            field = tl.reshape(tl.join(spread(even, size, few, few), spread(odd, size, few, few)), [size, lanes])
+            code = ((field >> (lane & -2)) & 3) << 21
+        else:
+            fourth = words[3] if depth == 4 else tl.zeros_like(words[2])
+            low_even, low_odd = _interleave(words[2], fourth, 1, 0x55555555)
+            f0, f2 = _interleave(even, low_even, 2, 0x33333333)
+            f1, f3 = _interleave(odd, low_odd, 2, 0x33333333)
+            fewer: tl.constexpr = lanes // 4
+            left = tl.join(spread(f0, size, fewer, fewer), spread(f2, size, fewer, fewer))
+            right = tl.join(spread(f1, size, fewer, fewer), spread(f3, size, fewer, fewer))
+            field = tl.reshape(tl.join(left, right), [size, lanes])
+            code = ((field >> (lane & -4)) & 15) << 19
+        half = (code | one).to(tl.float32, bitcast=True) - (1.5 - 0.5 ** (depth + 1))
+    return half
 
 
 @jit
-def _value(words: tl.tensor, size: tl.constexpr, lanes: tl.constexpr, depth: tl.constexpr) -> tl.tensor:
-    """Half the prefix value, exactly: the code's bits under the leading one of a float in 1..2, less the middle."""
-    lane = tl.arange(0, lanes)
-    bits = tl.full([size, lanes], 0x3F800000, tl.int32)
-    for p in tl.static_range(depth):
-        bits |= ((spread(words[p].to(tl.int32), size, lanes, lanes) >> lane[None, :]) & 1) << (22 - p)
-    return bits.to(tl.float32, bitcast=True) - (1.5 - 0.5 ** (depth + 1))
-
-
-@jit
-def _payload(word: tl.tensor, due: tl.tensor, lanes: tl.constexpr, depth: tl.constexpr) -> tl.tensor:
-    """Bytes of the store that these loads name: `depth` words each, and a scale for each first word of a block."""
-    words = tl.sum(due.to(tl.int64)) * (depth * lanes // 8)
-    return words + 2 * tl.sum((due & (word % (64 // lanes) == 0)).to(tl.int64))
+def _fp16(word: tl.tensor) -> tl.tensor:
+    """The fp16 number in the low half of a word, in fp32."""
+    return word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
 
 
 @jit
@@ -100,6 +122,10 @@ def _scan(
     counter: tl.tensor,
     blocks: tl.tensor,
     capacity: tl.tensor,
+    slots: tl.tensor,
+    one: tl.tensor,
+    quarter: tl.tensor,
+    odd: tl.tensor,
     query_head: tl.tensor,
     query_group: tl.tensor,
     plane_head: tl.tensor,
@@ -109,59 +135,66 @@ def _scan(
     scale_channel: tl.tensor,
     out_head: tl.tensor,
     out_group: tl.tensor,
-    slots: tl.constexpr,
+    paired: tl.constexpr,
     group: tl.constexpr,
     size: tl.constexpr,
     lanes: tl.constexpr,
+    stages: tl.constexpr,
 ) -> None:
+    shares: tl.constexpr = 32 // lanes  # threads that share a word
     per_block: tl.constexpr = 64 // lanes
+    width: tl.constexpr = size // per_block
     head = tl.program_id(1).to(tl.int64)
-    word = tl.program_id(0) * size + tl.arange(0, size)
-    words = capacity * per_block
+    total = capacity
     if blocks is not None:
-        words = tl.minimum(words, tl.load(blocks) * per_block)
-    if tl.program_id(0) * size >= words:
+        total = tl.minimum(total, tl.load(blocks))
+    part = tl.program_id(0) * size + tl.arange(0, size)
+    due = part < total * per_block
+    block = tl.program_id(0) * width + tl.arange(0, width)
+    pair = tl.program_id(0) * (width // 2) + tl.arange(0, width // 2)
+    if tl.program_id(0) * width >= total:
         return
     query += head * query_head
-    planes += head * plane_head
-    scales += head * scale_head
+    planes += head * plane_head + part // shares
+    halves = (scales - odd).to(tl.pointer_type(tl.int32), bitcast=True)
     row += head * slots
     channel += head * slots
     deeper += head * 5
+    here = tl.sum((block < total).to(tl.int64))
     moved = tl.zeros([], tl.int64)
     scores = ()
     for _ in tl.static_range(group):
         scores += (tl.zeros([size, lanes], tl.float32),)  # type: ignore[assignment]
     for depth in tl.static_range(4, 0, -1):
-        slot = tl.load(deeper + depth)
-        last = tl.load(deeper + depth - 1)
-        at = tl.load(row + tl.minimum(slot, slots - 1)).to(tl.int64)
-        due = word < words * (slot < last).to(tl.int32)
-        next_words = _read(planes + at * plane_channel, plane_level, word, due, depth)
-        next_scale = tl.load(scales + at * scale_channel + word // per_block, mask=due, other=0.0)
-        if counter is not None:
-            moved += _payload(word, due, lanes, depth)
-        while slot < last:
-            here, scale = next_words, next_scale
-            c = tl.load(channel + slot)
-            at = tl.load(row + tl.minimum(slot + 1, slots - 1)).to(tl.int64)
-            due = word < words * (slot + 1 < last).to(tl.int32)
-            next_words = _read(planes + at * plane_channel, plane_level, word, due, depth)
-            next_scale = tl.load(scales + at * scale_channel + word // per_block, mask=due, other=0.0)
+        for slot in tl.range(tl.load(deeper + depth), tl.load(deeper + depth - 1), num_stages=stages):
+            at = tl.load(row + slot).to(tl.int64)
+            source = planes + at * plane_channel
+            words = ()
+            for _ in tl.static_range(depth):
+                words += (tl.load(source, mask=due, other=0) >> (part % shares * lanes),)  # type: ignore[assignment]
+                source += plane_level
+            first = odd + head * scale_head + at * scale_channel
+            if paired:
+                two = tl.load(halves + (first >> 1) + pair, mask=pair * 2 < total, other=0)
+                scale = tl.reshape(tl.join(_fp16(two), _fp16(two >> 16)), [width])
+            else:
+                element = first + block
+                two = tl.load(halves + (element >> 1), mask=block < total, other=0)
+                scale = _fp16(two >> ((element & 1) * 16).to(tl.int32))
             if counter is not None:
-                moved += _payload(word, due, lanes, depth)
-            half = _value(here, size, lanes, depth)
-            twice = 2 * scale.to(tl.float32)
+                moved += here * (8 * depth + 2)
+            half = _half_value(words, one, quarter, size, lanes, depth)
+            twice = 2 * tl.reshape(spread(scale, width, per_block, per_block), [size])
+            c = tl.load(channel + slot)
             summed = ()
             for g in tl.static_range(group):
                 weight = tl.load(query + g * query_group + c) * twice
                 summed += (scores[g] + spread(weight, size, lanes, lanes) * half,)  # type: ignore[assignment]
             scores = summed
-            slot += 1
     for g in tl.static_range(group):
         peaks = None if maxima is None else maxima + (head * group + g) * capacity
         own = out + head * out_head + g * out_group
-        write_scores(scores[g], own, peaks, tl.program_id(0) * size * lanes, words * lanes, size, lanes)
+        write_scores(scores[g], own, peaks, tl.program_id(0) * size * lanes, total * 64, size, lanes)
     if counter is not None:
         tl.atomic_add(counter, moved, sem="relaxed")
 
@@ -182,15 +215,15 @@ def plane_scan(
     """Scores `[H, G, 64 m]` fp32 of all tokens under one plan per KV head; nothing waits for the host.
 
     query: `[H, G, d]` fp32. planes: `[H, c, 4, m]` int64 and scales `[H, c, m]` fp16, m contiguous, on the GPU or in
-    pinned host memory. rows: int32 `[H, d]`, which of the c rows holds a slot (default: row j is channel j). blocks:
-    int32 `[1]`, how many of the m blocks to scan (default all). out: `[H, G, >= 64 m]`, written in place. maxima: fp32
-    `[H, G, m]`, receives each block's largest score, +inf where one is not a number. counter: int64 `[1]`, the payload
-    bytes read are added to it. `size` words a program, a multiple of 32. Raises ValueError for tensors of another form.
+    pinned host memory; where the rows of scales begin at multiples of 4 bytes they are read in half the requests. rows:
+    int32 `[H, d]`, which of the c rows holds a slot (default: row j is channel j). blocks: int32 `[1]`, how many of the
+    m blocks to scan (default all). out: `[H, G, >= 64 m]`, written in place. maxima: fp32 `[H, G, m]`, receives each
+    block's largest score, +inf where one is not a number. counter: int64 `[1]`, the payload bytes read are added to it.
+    `size` threads a program, a power of two from 32 on. Raises ValueError for tensors of another form.
     """
     heads, group, d = query.shape
     m = planes.shape[-1]
     lanes = 32 if group <= 4 else 16 if group <= 8 else 8
-    per_block = BLOCK // lanes
     out = query.new_empty(heads, group, BLOCK * m) if out is None else out
     _require(query.dtype == torch.float32 and query.stride(-1) == 1, "query is not fp32 with contiguous channels")
     _require(planes.dtype == torch.int64 and planes.shape[2] == DEPTH, "planes are not int64 `[H, c, 4, m]`")
@@ -203,9 +236,9 @@ def plane_scan(
     )
     if m == 0:
         return out
-    narrow = {32: torch.int32, 16: torch.int16}.get(lanes, torch.int8)
-    words = planes.as_strided(planes.shape, (*planes.stride()[:-1], 1)).view(narrow)
-    _scan[(triton.cdiv(m * per_block, size), heads)](
+    words = planes.as_strided(planes.shape, (*planes.stride()[:-1], 1)).view(torch.int32)
+    odd = scales.data_ptr() // scales.element_size() % 2
+    _scan[(triton.cdiv(m * BLOCK, size * lanes), heads)](
         query,
         words,
         scales,
@@ -217,6 +250,10 @@ def plane_scan(
         counter,
         blocks,
         m,
+        d,
+        _ONE,
+        _QUARTER,
+        odd,
         query.stride(0),
         query.stride(1),
         words.stride(0),
@@ -226,10 +263,11 @@ def plane_scan(
         scales.stride(1),
         out.stride(0),
         out.stride(1),
-        slots=d,
+        paired=odd == scales.stride(0) % 2 == scales.stride(1) % 2 == 0,
         group=group,
         size=size,
         lanes=lanes,
+        stages=_AHEAD,
         num_warps=max(1, size // 32),
     )
     return out

@@ -7,6 +7,7 @@ import torch
 from interpreted import DEVICE, kernels_of
 from torch import Tensor
 
+from leadline.kernels.gather import stage, staging
 from leadline.kernels.planes import BLOCK, decode, pack
 from leadline.kernels.scan import fused_scan
 from leadline.kernels.slots import slots
@@ -20,6 +21,9 @@ GRID = [  # heads, group, d, blocks
     (2, 6, 80, 4),
     (1, 4, 256, 1),
     (1, 1, 64, 65),
+    (1, 2, 80, 16),
+    (1, 5, 64, 33),
+    (2, 12, 64, 9),
 ]
 
 
@@ -93,6 +97,44 @@ def test_strided_inputs_room_to_grow_and_a_prefix() -> None:
     assert bool(two[..., 128:].isnan().all())
 
 
+@pytest.mark.parametrize(("group", "held"), [(1, 5), (2, 6), (3, 1), (4, 5), (5, 2), (6, 6), (7, 5), (8, 1)])
+def test_a_prefix_of_any_store(group: int, held: int) -> None:
+    """Blocks in use odd or even, in a store of odd or even capacity, with rows of scales at multiples of 4 bytes or
+    not: what lies past the blocks in use is NaN, and neither read into a score nor written over.
+    """
+    query, planes, scales, depth = case(2, group, 64, held)
+    depth[:, :4] = torch.arange(1, 5)  # every depth at least once
+    exact, size = expected(query, planes, scales, depth)
+    blocks = torch.tensor([held], dtype=torch.int32, device=DEVICE)
+    found = []
+    for capacity, stride, start in ((6, 64, 0), (7, 64, 0), (7, 7, 0), (6, 6, 1)):
+        words = torch.full((2, 64, 4, stride), -1, dtype=torch.int64)
+        words[..., :held] = planes
+        numbers = torch.full((start + 2 * 64 * stride,), torch.nan, dtype=torch.float16)
+        numbers[start:].view(2, 64, stride)[..., :held] = scales
+        numbers = numbers.to(DEVICE)[start:].view(2, 64, stride)
+        out, maxima = poison(2, group, 7 * BLOCK), poison(2, group, capacity)
+        counter = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        kernels_of("scan").plane_scan(
+            query.to(DEVICE),
+            words.to(DEVICE)[..., :capacity],
+            numbers[..., :capacity],
+            slots(depth.to(DEVICE)),
+            blocks=blocks,
+            out=out,
+            maxima=maxima,
+            counter=counter,
+        )
+        seen = out[..., : held * BLOCK]
+        assert bool(((seen.cpu().double() - exact).abs() <= 1e-5 * size).all())
+        assert bool(out[..., held * BLOCK :].isnan().all())
+        assert torch.equal(maxima[..., :held], seen.unflatten(-1, (-1, BLOCK)).amax(-1))
+        assert bool(maxima[..., held:].isnan().all())
+        assert int(counter) == int((8 * depth.sum() + 2 * (depth > 0).sum()) * held)
+        found.append(seen)
+    assert all(torch.equal(seen, found[0]) for seen in found)
+
+
 def test_rows_say_where_a_slot_lies() -> None:
     query, planes, scales, depth = case(1, 4, 64, 2)
     plan = slots(depth.to(DEVICE))
@@ -139,3 +181,16 @@ def test_one_dispatch_for_both() -> None:
     assert bool(out[..., 128:].isnan().all())
     assert torch.equal(maxima[..., :2], out[..., :128].unflatten(-1, (-1, BLOCK)).amax(-1))
     assert bool(maxima[..., 2].isnan().all())
+
+
+def test_what_a_plan_leaves_out_of_a_staging_buffer_enters_no_score() -> None:
+    """The dispatches of the staged path, on any machine: unread rows of the buffer hold NaN, and bytes are counted."""
+    query, planes, scales, depth = (t.to(DEVICE) for t in case(2, 3, 64, 3))
+    plan, into = slots(depth), staging(2, 64, 3, DEVICE)
+    into.planes.fill_(-1)
+    into.scales.fill_(torch.nan)
+    moved, read = (torch.zeros(1, dtype=torch.int64, device=DEVICE) for _ in range(2))
+    stage(planes, scales, plan, into, moved)
+    found = fused_scan(query, into.planes, into.scales, plan, rows=into.rows, counter=read)
+    torch.testing.assert_close(found, fused_scan(query, planes, scales, plan))
+    assert int(moved) == int(read) == int((8 * depth.sum() + 2 * (depth > 0).sum()) * 3)
