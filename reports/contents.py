@@ -26,6 +26,7 @@ from leadline.reports.rows import (
     SessionLine,
     Survival,
 )
+from leadline.reports.ruler_scores import RulerScores, ruler_scores
 from leadline.reports.selections import Eager, SelectionFigures, eager, selections
 from leadline.reports.stats import Mean, mean_interval
 from leadline.reports.stats_checks import noise_floor
@@ -88,6 +89,7 @@ class Contents:
     stored: tuple[StoredTable, ...]
     decode: tuple[Timed, ...]
     fidelity: tuple[FidelityFigures, ...]
+    ruler: tuple[RulerScores, ...]
     selections: tuple[SelectionFigures, ...]
     eager: tuple[Eager, ...]
 
@@ -164,6 +166,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         fidelity=stored_fidelity(results),
         selections=tuple(selections(results, summary.id)),
         eager=tuple(eager(lines, model)),
+        ruler=ruler_scores(results),
     )
 
 

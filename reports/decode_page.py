@@ -67,10 +67,13 @@ def decode_sections(contents: DecodeContents) -> list[Table]:
     ]
 
 
+_HEADING = "How long a decode step takes under each scanner"
+
+
 def decode_markdown(contents: DecodeContents) -> str:
     """GitHub-flavoured Markdown."""
     parts = [
-        "# How long a decode step takes under each scanner",
+        f"# {_HEADING}",
         f"{cell(contents.database)} · synthetic contents",
         *map(cell, decode_summary(contents)),
         *(part for table in decode_sections(contents) for part in table_parts(table)),
@@ -82,9 +85,11 @@ def decode_html(contents: DecodeContents) -> str:
     """A complete HTML document that loads nothing."""
     return (
         environment()
-        .get_template("decode.html.j2")
+        .get_template("measured.html.j2")
         .render(
-            database=contents.database,
+            title=f"decode time, {contents.database}",
+            heading=_HEADING,
+            meta=f"{contents.database} · synthetic contents",
             summary=decode_summary(contents),
             tables=decode_sections(contents),
             **shared(),

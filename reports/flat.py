@@ -2,8 +2,8 @@
 
 `kind` says what a row holds: "mean" of a scanner over units, "difference" of a pair over units, "cost" of a scanner,
 "ratio" of a pair's costs, "selection" of the kernels against the references, "eager" a scanner decoded without kernels
-on a GPU (`setting` says why), "decode" of a timed step in a `setting`. `low` and `high` are the 95% interval. What a
-kind does not have is empty.
+on a GPU (`setting` says why), "decode" of a timed step in a `setting`, "ruler" and "ruler difference" of RULER-style
+scores. `low` and `high` are the 95% interval. What a kind does not have is empty.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.decode_rows import Timed
 from leadline.reports.decode_tables import setting
+from leadline.reports.ruler_scores import RulerScores
+from leadline.reports.ruler_tables import title
 from leadline.reports.stats import Mean
 from leadline.reports.stats_ratios import Ratio
 
@@ -77,7 +79,7 @@ def flat(contents: Contents) -> list[Figure]:
         Figure(run, "eager", "eager", contents.shown(each.scanner), value=1.0, setting=each.reason)
         for each in contents.eager
     ]
-    return found + decode_figures(run, contents.decode)
+    return found + decode_figures(run, contents.decode) + ruler_figures(run, contents.ruler)
 
 
 def decode_figures(run: int, timed: Sequence[Timed]) -> list[Figure]:
@@ -102,6 +104,31 @@ def decode_figures(run: int, timed: Sequence[Timed]) -> list[Figure]:
             if value is not None
         ]
     return found
+
+
+def ruler_figures(run: int, found: Sequence[RulerScores]) -> list[Figure]:
+    """Scores of RULER-style tasks by task and over all samples, and their differences from exact top-k."""
+    figures = []
+    for scores in found:
+        place = title(scores)
+        for each in scores.scanners:
+            for name, mean in (*((task.task, task.mean) for task in each.tasks), ("overall", each.overall)):
+                figures.append(
+                    Figure(
+                        run, "ruler", name, each.label, units=mean.n, value=mean.mean, se=mean.se, low=mean.low,
+                        high=mean.high, setting=place,
+                    )
+                )  # fmt: skip
+            d = each.difference
+            if d is not None:
+                figures.append(
+                    Figure(
+                        run, "ruler difference", "overall", each.label, "exact", units=d.n, value=d.difference,
+                        se=d.se, low=d.low, high=d.high, p=d.flip.p, holm_p=each.holm_p, wins=d.wins, ties=d.ties,
+                        losses=d.losses, d_z=d.d_z, detectable=d.mde, setting=place,
+                    )
+                )  # fmt: skip
+    return figures
 
 
 def to_csv(figures: list[Figure]) -> str:

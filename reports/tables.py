@@ -8,6 +8,7 @@ from leadline.reports import (
     fidelity_tables,
     layer_tables,
     query,
+    ruler_tables,
     run_tables,
     scanner_tables,
 )
@@ -40,6 +41,7 @@ def tables(contents: Contents) -> list[Table]:
         check_tables.ratios(contents),
         *decode_tables.decode(contents.decode),
         *fidelity_tables.fidelity_sections(contents.fidelity),
+        *ruler_tables.ruler(contents.ruler),
         *layer_tables.stored(contents),
         run_tables.sessions(contents),
         run_tables.degenerate(contents),

@@ -45,7 +45,8 @@ class DepthMoments:
             return None
         mean, square = self._sums / self._keys
         variance = (square - mean.square()) * (self._keys / (self._keys - 1))
-        return variance.clamp(min=0).to("cpu", torch.float32)
+        found: Tensor = variance.clamp(min=0).to("cpu", torch.float32)
+        return found
 
     def line_bits(self, variance: Tensor) -> Tensor:
         """Mean code bits per token per KV head of the plan t_j = #{m < 4: g_j 4^-(m + 1/2) > theta}, `[lines]` fp32.
@@ -110,4 +111,5 @@ def line_of(bits: Tensor, budget: float) -> float:
         return 0.0 if below.numel() else 2.0 ** float(LOG2_LINES[-1])
     i = int(below[0])
     share = float((curve[i - 1] - budget) / (curve[i - 1] - curve[i]))
-    return 2.0 ** float(LOG2_LINES[i - 1] + share * (LOG2_LINES[i] - LOG2_LINES[i - 1]))
+    low, high = LOG2_LINES[i - 1 : i + 1].tolist()
+    return float(2.0 ** (low + share * (high - low)))

@@ -75,10 +75,10 @@ class LandmarkFathom(Scanner):
     def _propose(self, query: Tensor, block: int, reads: Reads) -> Tensor:
         """Priority of every block `[..., H, m]`: how near its best landmark comes to the best of any query head."""
         scores = dot(query, reads.fields["means"].squeeze(-2))
-        best = scores.unflatten(-1, (-1, block // self.landmark)).amax(-1)  # [..., H, G, m]
-        if not best.shape[-1]:
-            return best.amax(-2)
-        return (best - best.amax(-1, keepdim=True)).amax(-2)
+        best: Tensor = scores.unflatten(-1, (-1, block // self.landmark)).amax(-1)  # [..., H, G, m]
+        if best.shape[-1]:
+            best = best - best.amax(-1, keepdim=True)
+        return best.amax(-2)
 
     def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
         assert reads.items is not None

@@ -95,7 +95,8 @@ def _sectors(items: Tensor, size: int) -> Tensor:
     """32-byte sectors that hold the chosen items of `size` bytes, a row starting at a sector: `[H, m]` -> `[H]`."""
     per_sector = max(1, SECTOR // size)
     short = -items.shape[-1] % per_sector
-    return torch.nn.functional.pad(items, (0, short)).unflatten(-1, (-1, per_sector)).any(-1).sum(-1)
+    whole: Tensor = torch.nn.functional.pad(items, (0, short))
+    return whole.unflatten(-1, (-1, per_sector)).any(-1).sum(-1)
 
 
 def _over_positions(levels: Tensor) -> Tensor:

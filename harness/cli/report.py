@@ -37,21 +37,24 @@ def report(
 ) -> None:
     """Write the report of a run and print the paths of the files.
 
-    A database that holds timed decode steps and no run gives a report of those.
+    A database that holds no run gives a report of its timed decode steps, or of its RULER-style scores.
     """
     from leadline.database import Results
     from leadline.errors import UsageError, explain
-    from leadline.reports import decode_page
+    from leadline.reports import decode_page, ruler_page
     from leadline.reports.contents import gather
-    from leadline.reports.flat import flat, to_csv, to_parquet
+    from leadline.reports.flat import flat, ruler_figures, to_csv, to_parquet
     from leadline.reports.html import html
     from leadline.reports.json_report import report_json
     from leadline.reports.markdown import markdown
+    from leadline.reports.ruler_scores import ruler_scores
     from leadline.reports.viewer import write_pages
 
     with Results.open(database, read_only=True) as results:
-        timed = decode_page.gather_decode(results) if run is None and not results.runs() else None
-        contents = gather(results, run) if timed is None else None
+        alone = run is None and not results.runs()
+        timed = decode_page.gather_decode(results) if alone else None
+        answered = ruler_scores(results) if alone and timed is None else ()
+        contents = gather(results, run) if timed is None and not answered else None
     writers: dict[Format, Callable[[], str | bytes]]
     if contents is not None:
         replayed = contents
@@ -71,8 +74,17 @@ def report(
             Format.csv: lambda: to_csv(decode_page.decode_flat(steps)),
             Format.parquet: lambda: to_parquet(decode_page.decode_flat(steps)),
         }
+    else:
+        name = database.name
+        writers = {
+            Format.html: lambda: ruler_page.ruler_html(name, answered),
+            Format.md: lambda: ruler_page.ruler_markdown(name, answered),
+            Format.json: lambda: ruler_page.ruler_json(answered),
+            Format.csv: lambda: to_csv(ruler_figures(0, answered)),
+            Format.parquet: lambda: to_parquet(ruler_figures(0, answered)),
+        }
     if viewer is not None and contents is None:
-        raise UsageError(explain("there are no sessions to view", file=database, found="timed decode steps alone"))
+        raise UsageError(explain("there are no sessions to view", file=database, found="measurements without a run"))
     if as_json:
         print(writers[Format.json]())
         return
@@ -80,9 +92,9 @@ def report(
     chosen = formats or ([] if viewer is not None else [Format.html, Format.md])
     path = folder
     try:
-        for name in dict.fromkeys(chosen):
-            path = folder / f"report.{name}"
-            data = writers[name]()
+        for kind in dict.fromkeys(chosen):
+            path = folder / f"report.{kind}"
+            data = writers[kind]()
             folder.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data.encode() if isinstance(data, str) else data)
             print(path)
