@@ -95,8 +95,8 @@ def _sectors(items: Tensor, size: int) -> Tensor:
     """32-byte sectors that hold the chosen items of `size` bytes, a row starting at a sector: `[H, m]` -> `[H]`."""
     per_sector = max(1, SECTOR // size)
     short = -items.shape[-1] % per_sector
-    whole: Tensor = torch.nn.functional.pad(items, (0, short))
-    return whole.unflatten(-1, (-1, per_sector)).any(-1).sum(-1)
+    whole = torch.cat([items, items.new_zeros(items.shape[0], short)], -1)
+    return whole.view(items.shape[0], -1, per_sector).any(-1).sum(-1)
 
 
 def _over_positions(levels: Tensor) -> Tensor:
