@@ -38,11 +38,12 @@ class _Capture:
         return dense(query, keys, values, scaling)
 
 
-def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list[int]]]:
+def windows(model: LoadedModel, text: Path, length: int, most: int | None = None) -> list[tuple[str, list[int]]]:
     """Token windows of up to `length` tokens, (name, ids): the longest prompt of every session, or text cut up.
 
     `text` is a directory of sessions, a text file, or a directory of text files (by name, each cut up by itself). A
     session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
+    With `most`, reading stops at that many windows of the full length.
     """
     if not text.exists():
         raise UsageError(
@@ -53,12 +54,10 @@ def windows(model: LoadedModel, text: Path, length: int) -> list[tuple[str, list
                 do="give a text file, or a directory of sessions or of text files",
             )
         )
-    found = list(_of_sessions(model, text, length))
+    found = _first(_of_sessions(model, text, length), length, most)
     if not found:
         files = [text] if text.is_file() else sorted(p for p in text.rglob("*") if p.suffix in _TEXTS and p.is_file())
-        for file in files:
-            ids = model.tokenizer(_read(file), add_special_tokens=False)["input_ids"]
-            found += [(f"{file.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length)]
+        found = _first(_of_files(model, files, length), length, most)
     kept = [(name, ids) for name, ids in found if len(ids) * 8 >= length]
     if not kept:
         longest = max((len(ids) for _, ids in found), default=0)
@@ -124,6 +123,24 @@ def _of_sessions(model: LoadedModel, text: Path, length: int) -> Iterator[tuple[
         if points:
             longest = max(points, key=lambda point: point.n_tokens)
             yield session.id, longest.prompt_ids[:length].tolist()
+
+
+def _of_files(model: LoadedModel, files: Sequence[Path], length: int) -> Iterator[tuple[str, list[int]]]:
+    for file in files:
+        ids = model.tokenizer(_read(file), add_special_tokens=False)["input_ids"]
+        yield from ((f"{file.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length))
+
+
+def _first(texts: Iterator[tuple[str, list[int]]], length: int, most: int | None) -> list[tuple[str, list[int]]]:
+    """All of them, or with `most` the first so many of the full length; all again where there are fewer."""
+    found: list[tuple[str, list[int]]] = []
+    whole = 0
+    for name, ids in texts:
+        found.append((name, ids))
+        whole += len(ids) == length
+        if most is not None and whole == most:
+            return [(name, ids) for name, ids in found if len(ids) == length]
+    return found
 
 
 def _read(path: Path) -> str:

@@ -136,17 +136,20 @@ class Accumulator:
         n = self._count
         mean = self._sums["key"] / n
         covariance = (self._sums["key_outer"] - n * mean.unsqueeze(-1) * mean.unsqueeze(-2)) / (n - 1)
-        values = (
-            mean,
-            covariance,
-            self._sums["query_outer"] / n,
-            self._sums["abs_query"] / n,
-            self._sums["abs_key"] / n,
+        found = LayerStatistics(
+            key_mean=_plain(mean),
+            key_covariance=_plain(covariance),
+            query_moment=_plain(self._sums["query_outer"] / n),
+            abs_query=_plain(self._sums["abs_query"] / n),
+            abs_key=_plain(self._sums["abs_key"] / n),
         )
-        found = LayerStatistics(*(v.to("cpu", torch.float32) for v in values))
         if self._depths is None:
             return found
         return replace(found, depth_error=self._depths.depth_error(), line_bits=self._depths.line_bits(found.variance))
+
+
+def _plain(sums: Tensor) -> Tensor:
+    return sums.to("cpu", torch.float32)
 
 
 def save(path: Path, layers: dict[int, LayerStatistics], provenance: Provenance) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 BasisName = Literal["raw", "rotated"]
-_OPTIONAL = ("query_moment", "abs_query", "abs_key", "depth_error", "line_bits")
+_TENSORS = ("key_mean", "key_covariance", "query_moment", "abs_query", "abs_key", "depth_error", "line_bits")
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ class LayerStatistics:
 
     def to(self, device: torch.device | str) -> LayerStatistics:
         """The same statistics on another device."""
-        optional = {name: getattr(self, name) for name in _OPTIONAL}
-        moved = {name: None if value is None else value.to(device) for name, value in optional.items()}
-        return replace(self, key_mean=self.key_mean.to(device), key_covariance=self.key_covariance.to(device), **moved)
+        held = {name: value for name in _TENSORS if (value := getattr(self, name)) is not None}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in held.items()}
+        return replace(self, **moved)
 
 
 def of_keys(keys: Tensor, skip: int = 4) -> LayerStatistics:

@@ -32,6 +32,10 @@ def calibrate(
     length: Annotated[
         int, typer.Option("--length", min=64, help="Tokens of a window: the context length it will be used at.")
     ] = 4096,
+    most: Annotated[
+        int | None,
+        typer.Option("--windows", min=1, help="Stop reading text at this many windows of the full length."),
+    ] = None,
     plans: Annotated[
         str, typer.Option("--plans", help="Mean budgets of per-layer plans, as 48,64; `none` makes none.")
     ] = "48,64",
@@ -62,9 +66,9 @@ def calibrate(
         )
     loaded = load_model(model, device=device, rope=rope)
     if text is None:
-        texts = library_windows(loaded.tokenizer, length, LIBRARY_WINDOWS, "calibration")
+        texts = library_windows(loaded.tokenizer, length, most or LIBRARY_WINDOWS, "calibration")
     else:
-        texts = windows(loaded, text, length)
+        texts = windows(loaded, text, length, most)
     layers, provenance = measure(loaded, texts, length, "standard library" if text is None else str(text))
     if basis:
         chosen = default_k(length) if k is None else k

@@ -133,3 +133,13 @@ def test_a_folder_of_text_files_is_text(model: LoadedModel, tmp_path: Path) -> N
     (tmp_path / "c.bin").write_bytes(b"\0\1")
     found = windows(model, tmp_path, 400)
     assert [name for name, _ in found] == ["a.md[0:400]", "a.md[400:800]", "b.txt[0:400]", "b.txt[400:800]"]
+
+
+def test_reading_stops_at_so_many_whole_windows(model: LoadedModel, tmp_path: Path) -> None:
+    from leadline.calibrating import windows
+
+    (tmp_path / "a.txt").write_text("a" * 300)
+    (tmp_path / "b.txt").write_text("b" * 900)
+    assert [name for name, _ in windows(model, tmp_path, 400, most=1)] == ["b.txt[0:400]"]
+    assert len(windows(model, tmp_path, 400, most=2)) == 2
+    assert len(windows(model, tmp_path, 400, most=9)) == 4, "fewer than asked for: all there are"
