@@ -3,7 +3,8 @@
 `kind` says what a row holds: "mean" of a scanner over units, "difference" of a pair over units, "cost" of a scanner,
 "ratio" of a pair's costs, "selection" of the kernels against the references, "eager" a scanner decoded without kernels
 on a GPU (`setting` says why), "decode" of a timed step in a `setting`, "ruler" and "ruler difference" of RULER-style
-scores. `low` and `high` are the 95% interval. What a kind does not have is empty.
+scores, "fidelity" of attention errors over windows. `low` and `high` are the 95% interval. What a kind does not have is
+empty.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from leadline.reports.comparisons import Comparison
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.decode_rows import Timed
 from leadline.reports.decode_tables import setting
+from leadline.reports.fidelity_figures import FidelityFigures
 from leadline.reports.ruler_scores import RulerScores
 from leadline.reports.ruler_tables import title
 from leadline.reports.stats import Mean
@@ -79,7 +81,12 @@ def flat(contents: Contents) -> list[Figure]:
         Figure(run, "eager", "eager", contents.shown(each.scanner), value=1.0, setting=each.reason)
         for each in contents.eager
     ]
-    return found + decode_figures(run, contents.decode) + ruler_figures(run, contents.ruler)
+    return (
+        found
+        + decode_figures(run, contents.decode)
+        + ruler_figures(run, contents.ruler)
+        + fidelity_flat(run, contents.fidelity)
+    )
 
 
 def decode_figures(run: int, timed: Sequence[Timed]) -> list[Figure]:
@@ -129,6 +136,24 @@ def ruler_figures(run: int, found: Sequence[RulerScores]) -> list[Figure]:
                     )
                 )  # fmt: skip
     return figures
+
+
+def fidelity_flat(run: int, stored: Sequence[FidelityFigures]) -> list[Figure]:
+    """Attention errors of fidelity measurements, a row per scanner, k and metric; units are windows."""
+    found = []
+    for figures in stored:
+        spec = figures.result.spec
+        for line in figures.lines:
+            place = f"{spec.model}, {spec.length} tokens, k = {line.k}, {line.bits:.4g} bits"
+            means = (("error", line.error), ("times_exact", line.times_exact), ("recall", line.recall))
+            found += [
+                Figure(
+                    run, "fidelity", metric, line.label, family=line.family, units=mean.n, value=mean.mean, se=mean.se,
+                    low=mean.low, high=mean.high, setting=place,
+                )
+                for metric, mean in means
+            ]  # fmt: skip
+    return found
 
 
 def to_csv(figures: list[Figure]) -> str:

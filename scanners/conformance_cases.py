@@ -10,7 +10,7 @@ import functools
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -115,7 +115,9 @@ class Trial:
         if self.scanner.needs == "nothing":
             return None
         made = _statistics(self.case, self.scanner.needs)
-        copies = {name: value.clone() for name, value in vars(made).items() if isinstance(value, Tensor)}
+        copies: dict[str, Any] = {
+            name: value.clone() for name, value in vars(made).items() if isinstance(value, Tensor)
+        }
         return LayerStatistics(**copies)
 
     @cached_property

@@ -37,13 +37,14 @@ def report(
 ) -> None:
     """Write the report of a run and print the paths of the files.
 
-    A database that holds no run gives a report of its timed decode steps, or of its RULER-style scores.
+    A database that holds no run gives a report of its timed decode steps, its RULER-style scores, or its fidelity.
     """
     from leadline.database import Results
     from leadline.errors import UsageError, explain
-    from leadline.reports import decode_page, ruler_page
+    from leadline.reports import decode_page, fidelity_page, ruler_page
     from leadline.reports.contents import gather
-    from leadline.reports.flat import flat, ruler_figures, to_csv, to_parquet
+    from leadline.reports.fidelity_figures import FidelityFigures, stored_fidelity
+    from leadline.reports.flat import fidelity_flat, flat, ruler_figures, to_csv, to_parquet
     from leadline.reports.html import html
     from leadline.reports.json_report import report_json
     from leadline.reports.markdown import markdown
@@ -54,7 +55,10 @@ def report(
         alone = run is None and not results.runs()
         timed = decode_page.gather_decode(results) if alone else None
         answered = ruler_scores(results) if alone and timed is None else ()
-        contents = gather(results, run) if timed is None and not answered else None
+        measured: tuple[FidelityFigures, ...] = ()
+        if alone and timed is None and not answered:
+            measured = stored_fidelity(results)
+        contents = gather(results, run) if timed is None and not answered and not measured else None
     writers: dict[Format, Callable[[], str | bytes]]
     if contents is not None:
         replayed = contents
@@ -73,6 +77,14 @@ def report(
             Format.json: lambda: decode_page.decode_json(steps),
             Format.csv: lambda: to_csv(decode_page.decode_flat(steps)),
             Format.parquet: lambda: to_parquet(decode_page.decode_flat(steps)),
+        }
+    elif measured:
+        writers = {
+            Format.html: lambda: fidelity_page.fidelity_html(measured),
+            Format.md: lambda: fidelity_page.fidelity_markdown(measured),
+            Format.json: lambda: fidelity_page.fidelity_json(measured),
+            Format.csv: lambda: to_csv(fidelity_flat(0, measured)),
+            Format.parquet: lambda: to_parquet(fidelity_flat(0, measured)),
         }
     else:
         name = database.name
