@@ -1,19 +1,13 @@
-"""The scanners' stores at a branch point: calibrated states, and indexes built once per store and shared by its
-scanners.
- Only complete 64-token blocks are ever indexed: floor((n - 1) / 64) of a prompt of n tokens (SPEC section 1). Indexes
-are immutable; branches share them.
-"""
+"""The scanners' calibrated states of a session: from a calibration text, or from the session's own prompt."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from leadline.errors import UsageError, explain
-from leadline.kernels.planes import BLOCK
 from leadline.rows import Rows
-from leadline.scanners.base import Index, Scanner, State
+from leadline.scanners.base import Scanner, State
 from leadline.scanners.statistics import LayerStatistics, of_keys
 
 
@@ -44,34 +38,3 @@ class States:
                 )
             self._made[key] = {layer: scanner.calibrate(source[layer] if source else None) for layer in self.layers}
         return self._made[key]
-
-
-@dataclass(frozen=True)
-class Store:
-    """A scanner's indexes by layer, what they hold and how long building them took."""
-
-    indexes: Mapping[int, Index]
-    nbytes: int
-    build_seconds: float
-
-
-class Stores:
-    """Builds and keeps the stores of one branch point."""
-
-    def __init__(self, rows: Rows, prompt_tokens: int, layers: Sequence[int]) -> None:
-        self._rows = rows
-        self._layers = layers
-        self.tokens = (prompt_tokens - 1) // BLOCK * BLOCK
-        self._built: dict[str, Store] = {}
-
-    def of(self, scanner: Scanner, states: Mapping[int, State]) -> Store:
-        """The store of a scanner; scanners with equal `store` names share one."""
-        if scanner.store not in self._built:
-            begun = time.perf_counter()
-            indexes = {
-                layer: scanner.build(self._rows.keys(layer)[:, : self.tokens], states[layer]) for layer in self._layers
-            }
-            seconds = time.perf_counter() - begun
-            nbytes = 0 if scanner.reads_rows else sum(index.nbytes for index in indexes.values())
-            self._built[scanner.store] = Store(indexes, nbytes, seconds)
-        return self._built[scanner.store]

@@ -14,6 +14,8 @@ import torch
 from leadline.attention import forward, hooked
 from leadline.branch import decode, divergence, teacher_force
 from leadline.demonstration import samples
+from leadline.host.placement import Placement
+from leadline.host.stores import SessionStores
 from leadline.model import LoadedModel, load_model
 from leadline.registry import create
 from leadline.rows import Rows
@@ -21,7 +23,7 @@ from leadline.scanning import ScanAttention
 from leadline.sessions.directory import discover
 from leadline.sessions.render import BranchPoint, RenderedSession, Renderer
 from leadline.sessions.schema import Session
-from leadline.stores import States, Stores
+from leadline.stores import States
 from leadline.walk import PrefixWalker
 
 CHUNK = 512
@@ -50,8 +52,8 @@ def attention(name: str, model: LoadedModel, rows: Rows, point: BranchPoint, k: 
     states = States(model.shape.scanned_layers, None)
     states.observe_session(rows)
     made = states.of(scanner)
-    store = Stores(rows, point.n_tokens, model.shape.scanned_layers).of(scanner, made)
-    return ScanAttention(scanner, store.indexes, made, k=k, sink=4, local=32)
+    store = SessionStores(rows, model.shape.scanned_layers, Placement()).of(scanner, made)
+    return ScanAttention(scanner, store.indexes(), made, k=k, sink=4, local=32)
 
 
 @pytest.mark.slow
