@@ -43,7 +43,7 @@ def calibrated(scanner: Scanner, layer: CapturedLayer) -> State:
         return scanner.calibrate(of_keys(layer.keys[:, : layer.first]))
     sums = Accumulator()
     sums.add(layer.query, layer.keys[:, layer.first :], layer.first)
-    return scanner.calibrate(sums.statistics())
+    return scanner.calibrate(sums.statistics().to(layer.keys.device))
 
 
 def selected(scanner: Scanner, state: State, layer: CapturedLayer, position: int) -> tuple[Tensor, ByteLedger]:
@@ -182,3 +182,20 @@ def test_a_captured_window_holds_the_last_queries_and_all_rows() -> None:
 def test_long_windows_are_measured_at_fewer_positions() -> None:
     assert measured_positions(4096) == 128
     assert measured_positions(131072) == 64
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spec", SCANNERS)
+def test_a_gpu_measures_what_a_cpu_does(layer: CapturedLayer, spec: str) -> None:
+    """Up to near-ties, which another order of summation decides otherwise."""
+    scanner = create(spec)
+    there = CapturedLayer(layer.query.cuda(), layer.keys.cuda(), layer.values.cuda(), layer.scaling)
+    found = []
+    for each in (layer, there):
+        state = calibrated(scanner, each)
+        (figures,) = LayerMeter(each, [K], SINK, LOCAL).measure([(scanner, state)])
+        found.append(figures[K])
+    assert found[1].error == pytest.approx(found[0].error, rel=2e-3)
+    assert found[1].recall == pytest.approx(found[0].recall, abs=2e-3)
+    assert found[1].bits == pytest.approx(found[0].bits, rel=2e-3)

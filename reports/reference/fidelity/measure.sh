@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The reference measurements of fidelity on one GPU: calibrates each model on sessions it is not measured on, measures
+# it on three windows, and writes per measurement the calibration (.safetensors, .json), the figures (.values.json), the
+# pages (a folder), and all of them into one results database.
+#   measure.sh SESSIONS OUT QWEN GEMMA    SESSIONS: a directory of recorded sessions; QWEN: Qwen2.5-Coder-1.5B; GEMMA:
+#                                         Gemma-3-270M (folders or hub ids). The third model is the embedded SmolLM2.
+set -euo pipefail
+sessions=$1 out=$2 qwen=$3 gemma=$4
+mkdir -p "$out"
+
+measure() { # NAME MODEL LENGTH
+  leadline calibrate "$2" --text "$sessions" --length "$3" --windows 3 --out "$out/$1.safetensors"
+  leadline fidelity "$2" --text "$sessions" --length "$3" --windows 3 --grid full \
+    --calibration "$out/$1.safetensors" --db "$out/fidelity.sqlite" --out "$out/$1" --json >"$out/$1.values.json"
+}
+
+measure qwen-16k "$qwen" 16384
+measure qwen-32k "$qwen" 32768
+measure gemma-8k "$gemma" 8192
+measure gemma-32k "$gemma" 32768
+measure smollm2-8k embedded 8192
