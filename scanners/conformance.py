@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from leadline.scanners import conformance_form as form
 from leadline.scanners import conformance_isolation as isolation
+from leadline.scanners import conformance_storage as storage
 from leadline.scanners.base import Scanner
 from leadline.scanners.conformance_cases import CASES, Case, Trial, ViolationError
 
@@ -33,6 +34,7 @@ CLAUSES: dict[str, Clause] = {
     "poison-keys": isolation.poison_keys,
     "plan-blind": isolation.plan_blind,
     "only-reads": isolation.only_reads,
+    "stored": storage.stored,
 }
 
 

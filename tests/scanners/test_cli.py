@@ -37,7 +37,7 @@ def test_list_names_every_scanner_with_its_options_and_bits() -> None:
     assert entries["fathom"]["bits_128"] is None
     assert entries["fathom"]["needs"] == "calibration"
     basis = next(option for option in entries["fathom"]["options"] if option["name"] == "basis")
-    assert basis == {"name": "basis", "default": "raw", "accepts": "raw | rotated"}
+    assert basis == {"name": "basis", "default": "raw", "accepts": "raw | rotated | auto"}
     planes = next(option for option in entries["thumbnail"]["options"] if option["name"] == "planes")
     assert planes["accepts"] == "integer, at least 1, at most 4"
     plain = runner.invoke(app, ["list"])
@@ -128,7 +128,7 @@ def test_check_explains_a_broken_clause_and_exits_1(tmp_path: Path) -> None:
     result = runner.invoke(app, ["check", f"{path}:Peeker"])
     assert result.exit_code == 1
     failed = [line for line in result.stdout.splitlines() if line.startswith("FAIL")]
-    assert [line.split()[1] for line in failed] == ["only-reads"]
+    assert [line.split()[1] for line in failed] == ["only-reads", "stored"]
     assert "KV heads" in failed[0], "says on which keys"
     as_json = runner.invoke(app, ["check", f"{path}:Peeker", "--json"])
     assert as_json.exit_code == 1

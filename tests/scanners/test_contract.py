@@ -5,13 +5,14 @@ from __future__ import annotations
 import cheating_scanners as cheats
 import pytest
 from cases import CASES, SCANNERS, ScannerCase
+from pydantic import PrivateAttr
 from torch import Tensor
 
 from leadline.registry import BUILT_IN, create
 from leadline.scanners.base import Index, Reads, Scanner, State
 from leadline.scanners.conformance import CLAUSES, check, describe
 from leadline.scanners.conformance_cases import CASES as KEY_SETS
-from leadline.scanners.conformance_cases import Trial, close, same_bits, static_bits
+from leadline.scanners.conformance_cases import Trial, ViolationError, close, same_bits, static_bits
 
 
 @pytest.mark.parametrize("spec", [*SCANNERS, "dense"])
@@ -32,6 +33,28 @@ def test_a_cheat_is_caught_by_its_clause(cls: type[Scanner], clause: str) -> Non
     failed = {f.name: f.detail for f in check(cls()) if not f.passed}
     assert clause in failed
     assert len(failed[clause]) > 40, "a finding says what was expected and found"
+    if issubclass(cls, cheats.KeepsByContent):
+        assert set(failed) == {"stored"}, "its scores follow what was delivered: nothing else can tell"
+
+
+@pytest.mark.parametrize(
+    ("cls", "reason"),
+    [(cheats.HidesNumbers, "bytes are kept outside"), (cheats.CollectsGarbage, "ran the garbage collector")],
+)
+def test_what_is_slow_to_hide_is_caught_too(cls: type[Scanner], reason: str) -> None:
+    with pytest.raises(ViolationError, match=reason):
+        CLAUSES["stored"](Trial(cls(), KEY_SETS[0]))
+
+
+def test_a_counter_is_no_store() -> None:
+    class Counts(cheats.Honest):
+        _calls: list[int] = PrivateAttr(default_factory=lambda: [0])
+
+        def score(self, query: Tensor, reads: Reads, state: State) -> Tensor:
+            self._calls[0] += 1
+            return super().score(query, reads, state)
+
+    CLAUSES["stored"](Trial(Counts(), KEY_SETS[0]))
 
 
 def test_every_clause_catches_some_cheat() -> None:
