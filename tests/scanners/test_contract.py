@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cheating_scanners as cheats
+import hiding_scanners as hiding
 import pytest
 from cases import CASES, SCANNERS, ScannerCase
 from pydantic import PrivateAttr
@@ -33,13 +34,13 @@ def test_a_cheat_is_caught_by_its_clause(cls: type[Scanner], clause: str) -> Non
     failed = {f.name: f.detail for f in check(cls()) if not f.passed}
     assert clause in failed
     assert len(failed[clause]) > 40, "a finding says what was expected and found"
-    if issubclass(cls, cheats.KeepsByContent):
+    if issubclass(cls, hiding.KeepsByContent):
         assert set(failed) == {"stored"}, "its scores follow what was delivered: nothing else can tell"
 
 
 @pytest.mark.parametrize(
     ("cls", "reason"),
-    [(cheats.HidesNumbers, "bytes are kept outside"), (cheats.CollectsGarbage, "ran the garbage collector")],
+    [(hiding.HidesNumbers, "bytes are kept outside"), (hiding.CollectsGarbage, "ran the garbage collector")],
 )
 def test_what_is_slow_to_hide_is_caught_too(cls: type[Scanner], reason: str) -> None:
     with pytest.raises(ViolationError, match=reason):
