@@ -24,6 +24,7 @@ from leadline.sessions.directory import Discovery, discover
 from leadline.sessions.render import Renderer
 from leadline.sessions.schema import Session
 from leadline.sessions.tables import parse_filters
+from leadline.settling import settled
 
 EMBEDDED = "embedded"
 BUNDLED = "smollm2-135m-instruct.safetensors"
@@ -44,6 +45,7 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
     if not any(discovery.sessions for discovery in found):
         raise UsageError(_no_sessions(spec, found))
     calibration = find_calibration(spec)
+    spec = settled(spec, calibration)
     spec = spec.model_copy(update={"calibration_sha256": calibration.sha256 if calibration else None})
     with Results.open(database, create=True) as results:
         model = load_model(spec.model, device=spec.device, dtype=spec.dtype, rope=spec.rope)
