@@ -15,7 +15,7 @@ SELECTIONS = Query(
     """SELECT scanner_sha256 AS scanner, count(*) AS comparisons, sum(selected) AS selected, sum(flipped) AS flipped,
   sum(unexplained) AS unexplained, tolerance
 FROM selection_check WHERE run_id = :run
-GROUP BY scanner_sha256, tolerance ORDER BY min(id)""",
+GROUP BY scanner_sha256, tolerance HAVING sum(selected) > 0 ORDER BY min(id)""",
 )
 
 
@@ -50,7 +50,9 @@ class Eager:
 
 
 def selections(results: Results, run: int) -> list[SelectionFigures]:
-    """The comparisons of a run by scanner, in the order they were stored; none in a file without the table."""
+    """The comparisons of a run by scanner, in the order they were stored; none in a file without the table, nor of a
+    scanner that selects nothing (dense).
+    """
     if not results.has("selection_check"):
         return []
     return [SelectionFigures(**row) for row in results.query(SELECTIONS.sql, {"run": run})]

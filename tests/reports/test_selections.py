@@ -53,7 +53,7 @@ def table(contents: Contents, id: str) -> Table:
 
 @pytest.fixture
 def explained(tmp_path: Path) -> Contents:
-    flips = {FATHOM: [Flips(3000, 2, 0), Flips(5000, 4, 0)], SPARQ: [Flips(4000, 0, 0)]}
+    flips = {FATHOM: [Flips(3000, 2, 0), Flips(5000, 4, 0)], SPARQ: [Flips(4000, 0, 0)], "dense": [Flips(0, 0, 0)]}
     return on_gpu(tmp_path / "r.sqlite", flips)
 
 
