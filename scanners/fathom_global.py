@@ -13,6 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from leadline.errors import UsageError, explain
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.waterfill import depths
 from leadline.scanners import plane_store
@@ -62,9 +63,13 @@ class FathomGlobal(Scanner):
         if self.scope == "layer":
             return State(variance=statistics.variance)
         if statistics.line_bits is None:
-            raise ValueError(
-                f"{self.label} needs the bits a water line costs, which this calibration does not hold; make it again "
-                "with `leadline calibrate`"
+            raise UsageError(
+                explain(
+                    f"{self.label} needs the bits a water line costs",
+                    field="--calibration",
+                    found="a calibration without it, of an older leadline",
+                    do="make it again with `leadline calibrate`",
+                )
             )
         line = line_of(statistics.line_bits, scaled(self.budget, statistics.variance.shape[-1]))
         height = torch.tensor(line, dtype=torch.float32, device=statistics.variance.device)

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from leadline.errors import UsageError, explain
 from leadline.kernels.planes import BLOCK, DEPTH
 from leadline.scanners import plane_store
 from leadline.scanners.base import Index, ReadPlan, Reads, Scanner, State, scaled
@@ -43,9 +44,13 @@ class FathomMeasured(Scanner):
     def calibrate(self, statistics: LayerStatistics | None) -> State:
         assert statistics is not None
         if statistics.depth_error is None:
-            raise ValueError(
-                f"{self.label} needs the measured error of every depth, which this calibration does not hold; make it "
-                "again with `leadline calibrate`"
+            raise UsageError(
+                explain(
+                    f"{self.label} needs the measured error of every depth",
+                    field="--calibration",
+                    found="a calibration without it, of an older leadline",
+                    do="make it again with `leadline calibrate`",
+                )
             )
         return State(extra={"gains": hull_gains(statistics.depth_error)})
 

@@ -17,7 +17,6 @@ from leadline.ruler.tasks import TASKS
 DEFAULT_SCANNERS = (
     "fathom:budget=48",
     "fathom:budget=80",
-    "fathom_measured:budget=48",
     "sparq:r=16",
     "sparq:r=32",
     "loki:r=32",

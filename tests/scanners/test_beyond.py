@@ -121,7 +121,7 @@ def test_relative_weights_give_depth_to_the_head_whose_variance_is_spread() -> N
 def test_an_old_calibration_is_refused_with_the_remedy(spec: str) -> None:
     whole = statistics()
     old = LayerStatistics(whole.key_mean, whole.key_covariance, whole.query_moment, whole.abs_query, whole.abs_key)
-    with pytest.raises(ValueError, match="make it again with `leadline calibrate`"):
+    with pytest.raises(UsageError, match="make it again with `leadline calibrate`"):
         create(spec).calibrate(old)
 
 
