@@ -236,14 +236,14 @@ class Results:
                 agree(self.path, f"step {point.step} of session {session_sha256[:12]}", point, row, BranchPointRecord)
 
     def add_scanner(self, run: int, scanner: ScannerRecord) -> None:
-        """Store a scanner. The label is kept from the first time."""
+        """Store a scanner. Label and whether kernels decoded it are kept from the first time."""
         with self.transaction() as db:
             row = db.get(ScannerRow, (run, scanner.sha256))
             if row is None:
                 position = _count(db, ScannerRow, run)
                 db.add(ScannerRow(run_id=run, position=position, **scanner.model_dump(mode="json")))
             else:
-                agree(self.path, f"scanner {scanner.label}", scanner, row, ScannerRecord, lenient={"label"})
+                agree(self.path, f"scanner {scanner.label}", scanner, row, ScannerRecord, lenient={"label", "fused"})
 
     # --- results ------------------------------------------------------------------------------------------------------
 

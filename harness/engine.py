@@ -25,6 +25,7 @@ from leadline.database_selection import save_check
 from leadline.errors import MachineError
 from leadline.graph.lanes import has_lane
 from leadline.judging import Spoken, judge, judge_forced, price, spoken
+from leadline.meter import prime
 from leadline.model import LoadedModel
 from leadline.prefilled import Prefilled, decode_network
 from leadline.progress import Progress
@@ -82,6 +83,8 @@ class Replay:
         self.stop = frozenset(model.stop_tokens) | renderer.stop_ids
         self.end_of_turn = min(renderer.stop_ids or self.stop)
         self.outcome = Outcome()
+        if spec.timed_steps and model.device.type == "cuda":
+            prime()  # before any step is captured
         self.network, self.eager_because = decode_network(model)
 
     def sessions(self, sessions: Iterable[Session]) -> Outcome:
@@ -106,7 +109,7 @@ class Replay:
         work = choose(session, rendered, self.spec)
         if work.points:
             self.outcome.sessions += 1
-            self.results.add_session(self.run, _session_record(work, self.calibration))
+            self.results.add_session(self.run, self._session_record(work))
         self.results.add_exclusions(self.run, work.exclusions)
         if not work.points:
             self.progress.skip_session(session.id, work.exclusions[-1].reason)
@@ -120,6 +123,27 @@ class Replay:
             self._walk(work, missing)
         self._perplexity(work)
         self.progress.finish_session()
+
+    def _session_record(self, work: SessionWork) -> SessionRecord:
+        calibration = self.calibration
+        session, rendered = work.session, work.rendered
+        warnings = {calibration.length_warning(point.n_tokens) for point in work.points} - {None} if calibration else ()
+        return SessionRecord(
+            sha256=session.sha256,
+            id=session.id,
+            format=session.format,
+            path=session.path,
+            source=session.source,
+            view=session.view,
+            steps=len(session.steps),
+            segments=len(session.segments),
+            notes=(
+                *((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
+                *(("info", "calibration", text) for text in sorted(filter(None, warnings))),
+                *((("info", "decoding", f"eager, since {self.eager_because}"),) if self._eager_on_gpu else ()),
+            ),
+            tools_rendered=rendered.tools_rendered,
+        )
 
     def _walk(self, work: SessionWork, missing: Mapping[int, list[Contender]]) -> None:
         points = work.points
@@ -160,6 +184,10 @@ class Replay:
         if tokens:
             value = float(torch.tensor(nats / tokens, dtype=torch.float64).exp())
             self.results.set_dense_perplexity(self.run, work.session.sha256, value)
+
+    @property
+    def _eager_on_gpu(self) -> bool:
+        return self.network is None and self.model.device.type == "cuda"
 
     def _fail(self, session: Session, step: int | None, reason: str) -> None:
         self.outcome.failed += 1
@@ -291,26 +319,6 @@ class _Point:
 
 def _chunk(contender: Contender, spec: RunSpec) -> int:
     return contender.record.prefill_chunk or spec.prefill_chunk
-
-
-def _session_record(work: SessionWork, calibration: Calibration | None) -> SessionRecord:
-    session, rendered = work.session, work.rendered
-    warnings = {calibration.length_warning(point.n_tokens) for point in work.points} - {None} if calibration else ()
-    return SessionRecord(
-        sha256=session.sha256,
-        id=session.id,
-        format=session.format,
-        path=session.path,
-        source=session.source,
-        view=session.view,
-        steps=len(session.steps),
-        segments=len(session.segments),
-        notes=(
-            *((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
-            *(("info", "calibration", text) for text in sorted(filter(None, warnings))),
-        ),
-        tools_rendered=rendered.tools_rendered,
-    )
 
 
 def _point_record(point: BranchPoint, prefill_from: int, renderer: Renderer) -> BranchPointRecord:

@@ -108,10 +108,11 @@ def price(
     timed: StepTime | None = None,
 ) -> StepCost:
     """The cost of a branch from its ledger and clocks, and what a step of it took where it was timed."""
+    steps, stages = len(decoded.step_seconds), None if timed is None else timed.stage_ms
     calls, scans = max(1, ledger.calls), max(1, ledger.scans)
     seconds = decoded.step_seconds[WARM_UP:] or decoded.step_seconds
     return StepCost(
-        decode_steps=len(decoded.step_seconds),
+        decode_steps=steps,
         context_tokens=context,
         block_tokens=block_tokens,
         bits_per_token=8 * ledger.realised / max(1, ledger.scanned_tokens),
@@ -126,8 +127,8 @@ def price(
         index_bytes=store.nbytes,
         index_build_seconds=store.build_seconds,
         layer_bits=ledger.layer_bits(layers),
-        gpu_ms=None if timed is None else timed.gpu_ms,
-        gpu_stage_ms=None if timed is None else timed.stage_ms,
+        gpu_ms=None if timed is None else timed.gpu_ms * steps,
+        gpu_stage_ms=None if stages is None else {stage: ms * steps for stage, ms in stages.items()},
         wall_ms=1000 * sorted(seconds)[len(seconds) // 2] if timed is None else timed.wall_ms,
         cpu_seconds=decoded.cpu_seconds,
         timer="none" if timed is None else timed.timer,

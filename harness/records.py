@@ -169,7 +169,8 @@ class StepCost(Record):
     code_bits, active_channels: means per plan. `scan_sector_bytes` rounds every contiguous run up to 32-byte sectors.
     `layer_bits` is the mean of bits_per_token by scanned layer. Row bytes are the union rows of K and V; `union_rows`
     the mean per KV head and layer. `wall_ms` is the median of a decode step after two warm-up steps; `cpu_seconds` the
-    processor time of the whole branch; `timer` names what measured gpu_ms ("none" without a GPU).
+    processor time of the whole branch. gpu_ms and gpu_stage_ms are the median of the run's timed steps, all of them the
+    branch's first, times decode_steps; `timer` names what measured them ("none" where nothing did).
     """
 
     decode_steps: int

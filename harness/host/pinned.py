@@ -44,7 +44,7 @@ def pinned_empty(shape: Sequence[int], dtype: torch.dtype, purpose: str = "buffe
                 f"pinned memory for {purpose} needs a GPU",
                 found="no CUDA device",
                 expected="a CUDA device",
-                do="use --placement device, or run on a machine with a GPU",
+                do="use placement device, or run on a machine with a GPU",
             )
         )
     if size == 0:
@@ -73,7 +73,7 @@ def check_room(size: int, purpose: str) -> None:
             found=f"{size / _GIB:.2f} GiB asked for, {available / _GIB:.2f} GiB available; pinned so far: {held}",
             expected=f"the memory asked for and {RESERVE / _GIB:.0f} GiB for the rest of the machine",
             do="lower --max-context, choose fewer scanners with stores of their own, or put parts into GPU memory with "
-            f"--placement; where the machine's memory grows as it is used, say how far with {OVERRIDE}",
+            f"another placement; where the machine's memory grows as it is used, say how far with {OVERRIDE}",
         )
     )
 
@@ -100,7 +100,7 @@ def _register(host: Any, size: int, purpose: str) -> None:
             explain(
                 f"CUDA could not pin the memory for {purpose}",
                 found=f"{runtime.cudaGetErrorString(runtime.cudaError(status))} ({size / _GIB:.2f} GiB asked for)",
-                do="lower --max-context, or put parts into GPU memory with --placement",
+                do="lower --max-context, or put parts into GPU memory with another placement",
             )
         )
     with _lock:

@@ -62,6 +62,6 @@ def empty(shape: Sequence[int], dtype: torch.dtype, where: Where, device: torch.
             explain(
                 f"not enough GPU memory for {purpose}",
                 found=f"{asked / _GIB:.2f} GiB asked for, {free / _GIB:.2f} of {total / _GIB:.2f} GiB free",
-                do="lower --max-context, or put parts into host memory with --placement",
+                do="lower --max-context, or put parts into host memory with another placement",
             )
         ) from error
