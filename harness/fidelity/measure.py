@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leadline.fidelity.choosing import choose, count
+from leadline.fidelity.choosing import candidates, choose, count
 from leadline.fidelity.window import CapturedLayer
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.scan import dot
@@ -45,7 +45,7 @@ class LayerFigures:
 @dataclass(frozen=True)
 class _Group:
     """Positions that see the same complete blocks: queries `[T, H, G, d]` fp32, dense weights `[T, H, G, n]` and
-    outputs.
+    outputs. The values `[H, n, d + 1]` carry a column of ones, whose output is the mass that was attended to.
     """
 
     query: Tensor
@@ -105,12 +105,12 @@ class LayerMeter:
             blocks = position // BLOCK
             end = min((blocks + 1) * BLOCK, n, position + at_once)
             visible = torch.arange(position + 1, end + 1, device=query.device)
-            keys, values = layer.keys[:, :end], layer.values[:, :end].to(torch.float32)
+            keys, values = layer.keys[:, :end], _with_ones(layer.values[:, :end])
             own = query[position - layer.first : end - layer.first]
             future = torch.arange(end, device=query.device) >= visible.view(-1, 1, 1, 1)
             logits = (dot(own, keys.transpose(-1, -2)) * layer.scaling).masked_fill(future, -torch.inf)
             weights = torch.softmax(logits, -1)
-            yield _Group(own, visible, keys, values, blocks, weights, logits, dot(weights, values))
+            yield _Group(own, visible, keys, values, blocks, weights, logits, dot(weights, values[..., :-1]))
             position = end
 
     def _scores(self, group: _Group, scanner: Scanner, state: State) -> tuple[Tensor, Tensor]:
@@ -123,7 +123,8 @@ class LayerMeter:
         return torch.cat([scores.expand(*group.query.shape[:-1], -1), tail], -1), bits
 
     def _choices(self, group: _Group, scores: Tensor, ks: Sequence[int]) -> dict[int, Tensor]:
-        return {k: choose(scores, group.visible, k=k, sink=self._sink, local=self._local) for k in ks}
+        ranked = candidates(scores, group.visible, sink=self._sink, local=self._local)
+        return {k: choose(ranked, group.visible, k=k, sink=self._sink, local=self._local) for k in ks}
 
     def _figures(self, group: _Group, mask: Tensor, reference: Tensor, k: int, bits: Tensor) -> Tensor:
         """Sums over the group's positions of error, recall, bits and rows, each a mean over heads; `[4]` fp64."""
@@ -164,14 +165,18 @@ def prefix(index: Index, tokens: int) -> Index:
 
 
 def attend_masked(weights: Tensor, logits: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Attention over the tokens in `mask` `[T, H, G, n]`, from dense weights (softmax of `logits`) and fp32 values.
+    """Attention `[T, H, G, d]` over the tokens in `mask` `[T, H, G, n]`, from dense weights (softmax of `logits`) and
+    values `[H, n, d + 1]` with ones in the last column.
 
     Softmax over a subset is the dense softmax restricted to it and divided by its share of the mass; where that share
     is too small for fp32 the logits are taken again.
     """
-    kept = weights * mask
-    mass = kept.sum(-1, keepdim=True)
-    if bool((mass < _LEAST_MASS).any()):
-        kept = torch.softmax(logits.masked_fill(~mask, -torch.inf), -1)
-        mass = torch.ones_like(mass)
-    return dot(kept, values) / mass
+    found = dot(weights * mask, values)
+    if bool((found[..., -1] < _LEAST_MASS).any()):
+        found = dot(torch.softmax(logits.masked_fill(~mask, -torch.inf), -1), values)
+    return found[..., :-1] / found[..., -1:]
+
+
+def _with_ones(values: Tensor) -> Tensor:
+    wide = values.to(torch.float32)
+    return torch.cat([wide, wide.new_ones(*wide.shape[:-1], 1)], -1)

@@ -9,7 +9,7 @@ from cases import SCANNERS
 from torch import Tensor
 
 from leadline.attention import dense, forward, hooked
-from leadline.fidelity.choosing import choose
+from leadline.fidelity.choosing import candidates, choose
 from leadline.fidelity.measure import LayerMeter, attend_masked, prefix
 from leadline.fidelity.window import CapturedLayer, capture, measured_positions
 from leadline.kernels.planes import BLOCK
@@ -133,10 +133,19 @@ def test_choosing_is_the_harness_selection(ties: bool) -> None:
         scores = (scores * 2).round()
     visible = torch.arange(192, 201)
     options = {"k": K, "sink": SINK, "local": LOCAL}
-    assert torch.equal(choose(scores, visible, **options), select(scores, visible, **options))
+    expected = select(scores, visible, **options)
+    ranked = candidates(scores.clone(), visible, sink=SINK, local=LOCAL)
+    assert torch.equal(choose(ranked, visible, **options), expected)
+    for name, value in (("some", scores), ("most", torch.where(scores > 1.5, scores, -torch.inf))):
+        ranked = candidates(value.clone(), visible, sink=SINK, local=LOCAL)
+        assert torch.equal(choose(ranked, visible, **options), select(value, visible, **options)), name
+    scores[3, 1, 2, [0, -1]] = torch.nan  # a sink and a local token: nobody ranks them
+    assert torch.equal(
+        choose(candidates(scores.clone(), visible, sink=SINK, local=LOCAL), visible, **options), expected
+    )
     scores[3, 1, 2, 60] = torch.nan
     with pytest.raises(ValueError, match="NaN"):
-        choose(scores, visible, **options)
+        candidates(scores, visible, sink=SINK, local=LOCAL)
 
 
 def test_a_selection_without_mass_is_still_attended_to() -> None:
@@ -144,7 +153,7 @@ def test_a_selection_without_mass_is_still_attended_to() -> None:
     logits = torch.tensor([[[[200.0, 0.0, 1.0, -300.0]]]])
     values = draw(1, 4, 8, seed=9)
     mask = torch.tensor([[[[False, True, True, True]]]])
-    found = attend_masked(torch.softmax(logits, -1), logits, values, mask)
+    found = attend_masked(torch.softmax(logits, -1), logits, torch.cat([values, torch.ones(1, 4, 1)], -1), mask)
     expected = torch.softmax(torch.tensor([0.0, 1.0, -300.0]), -1) @ values[0, 1:]
     torch.testing.assert_close(found[0, 0, 0], expected)
 
