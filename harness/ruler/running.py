@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from leadline.ruler.storing import KIND, RulerStore
 from leadline.ruler.tasks import VERSION
 from leadline.scanners.calibration import Calibration
 from leadline.sessions.render import Renderer
+from leadline.settling import settled
 from leadline.stores import States
 
 
@@ -52,7 +54,8 @@ def run(spec: RulerSpec, database: Path, command: str, progress: Progress | None
     """
     contenders(spec.run, None)
     calibration = find_calibration(spec.run)
-    spec = spec.model_copy(update={"calibration_sha256": calibration.sha256 if calibration else None})
+    settings: dict[str, Any] = {"calibration_sha256": calibration.sha256 if calibration else None}
+    spec = spec.model_copy(update=settings | {"scanners": settled(spec.run, calibration).scanners})
     filler = standard_library()
     with Results.open(database, create=True) as results:
         model = load_model(spec.model, device=spec.device, dtype=spec.dtype, rope=spec.rope)

@@ -139,6 +139,15 @@ def test_a_plugins_failure_costs_its_own_answer(calibration: str, tmp_path: Path
     assert {label for _, _, label in answers(database)} == {"dense", "exact", "sparq:r=16"}
 
 
+def test_a_calibration_that_lacks_what_a_scanner_wants_is_refused_before_anything_is_written(
+    calibration: str, tmp_path: Path
+) -> None:
+    database = tmp_path / "r.sqlite"
+    with pytest.raises(UsageError, match="leadline calibrate"):
+        run(spec(calibration, scanners=("fathom:basis=auto",)), database, "test", Plain())
+    assert not database.exists()
+
+
 def test_a_length_beyond_the_models_positions_is_refused(calibration: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--length"):
         run(spec(calibration, length=4095), tmp_path / "r.sqlite", "test", Plain())
