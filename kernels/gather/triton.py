@@ -68,7 +68,7 @@ def stage(
     staged_scales: Tensor,
     *,
     counter: Tensor | None = None,
-    width: int = 1024,
+    width: int = 512,
 ) -> None:
     """As the reference: planes int64 `[H, c, 4, m]` and scales fp16 `[H, c, m]` into `[H, d, 4, >= m]` and
     `[H, d, >= m]`, all contiguous in their last dimension. counter: int64 `[1]`, payload bytes are added.
