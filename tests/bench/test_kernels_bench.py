@@ -15,11 +15,12 @@ from cases import SCANNERS
 from torch import Tensor
 
 from leadline.kernels.attention import attend_selected
-from leadline.kernels.planes import BLOCK, codes, pack
+from leadline.kernels.planes import BLOCK, DEPTH, codes, pack
 from leadline.kernels.topk import select
 from leadline.kernels.waterfill import depths
 from leadline.registry import create
 from leadline.scanners.base import Index, State
+from leadline.scanners.depth_statistics import LOG2_LINES
 from leadline.scanners.statistics import Basis, LayerStatistics
 from leadline.scanners.transfer import fetch
 
@@ -58,7 +59,10 @@ def statistics() -> LayerStatistics:
     channel = torch.arange(D)
     variance = (1 + channel / 64) * torch.exp2(-(channel * 5 % 11).float())
     ones = torch.ones(H, D)
-    return Dyadic(torch.zeros(H, D), torch.diag(variance).expand(H, D, D), None, ones * variance, ones)
+    depth_error = (ones * variance).unsqueeze(-1) * torch.exp2(-2.0 * torch.arange(DEPTH + 1))
+    line_bits = (torch.arange(len(LOG2_LINES)).flip(0) / 4).clamp(max=4 * D)  # bits fall as the line rises
+    covariance = torch.diag(variance).expand(H, D, D)
+    return Dyadic(torch.zeros(H, D), covariance, None, ones * variance, ones, depth_error, line_bits)
 
 
 def prepared(spec: str) -> tuple[Any, State, Index]:
