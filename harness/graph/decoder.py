@@ -146,6 +146,9 @@ class Decoder:
         if step.captured:
             self.begin(key, token, length)  # capturing ran the step and left its record in the tail
         accounts = Accounts(step, index)
+        selecting = self.scratch.spaces.topk
+        if selecting is not None:
+            selecting.invalid.zero_()
         tokens: list[int] = []
         margins: list[float] = []
         seconds: list[float] = []
@@ -172,7 +175,6 @@ class Decoder:
                 break
             tokens.append(value)
         cpu = time.process_time() - cpu
-        selecting = self.scratch.spaces.topk
         if selecting is not None and int(selecting.invalid):
             raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
         return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), accounts.ledger()
