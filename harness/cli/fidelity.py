@@ -12,6 +12,8 @@ import typer
 
 from leadline.errors import UsageError, explain
 
+INTERRUPTED = 130
+
 if TYPE_CHECKING:
     from leadline.fidelity.records import FidelityResult
 
@@ -73,7 +75,14 @@ def fidelity(
     )
     for note in job.spec.notes:
         print(f"note: {note}", file=sys.stderr)
-    result = job.run(db, shlex.join(sys.argv), lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        result = job.run(db, shlex.join(sys.argv), lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        kept = (
+            f"windows measured so far are kept in {db}" if db is not None else "nothing was stored, for want of --db"
+        )
+        print(f"\ninterrupted; {kept}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         print(json.dumps(fidelity_values(fidelity_figures(result)), indent=2, allow_nan=False))
     else:

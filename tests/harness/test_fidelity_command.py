@@ -184,3 +184,28 @@ def test_auto_is_measured_under_the_name_of_what_was_chosen(calibration: Path) -
 def test_records_refuse_what_is_not_theirs() -> None:
     with pytest.raises(ValueError, match="extra"):
         FidelityResult.model_validate({"spec": {}, "windows": (), "figures": (), "other": 1})
+
+
+def test_an_interruption_keeps_the_windows_that_are_done(
+    calibration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second window stops with Ctrl-C; the first is in the database, whole."""
+    import leadline.fidelity.running as running
+
+    taken: list[str] = []
+
+    def capture(*arguments: Any) -> Any:
+        if taken:
+            raise KeyboardInterrupt
+        taken.append(arguments[1])
+        return original(*arguments)
+
+    original = running.capture
+    monkeypatch.setattr(running, "capture", capture)
+    database = tmp_path / "r.sqlite"
+    arguments = ["fidelity", "tiny", "--length", str(LENGTH), "--windows", "2", "--k", str(K), "--db", str(database)]
+    done = CliRunner().invoke(app, [*arguments, "--scanner", "fathom", "--calibration", str(calibration)])
+    assert done.exit_code == 130
+    assert "kept in" in done.output
+    with Results.open(database, read_only=True) as results:
+        assert [window.window for window in load_measurement(results, 1).windows] == [0]
