@@ -78,9 +78,7 @@ def fidelity(
     try:
         result = job.run(db, shlex.join(sys.argv), lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
-        kept = (
-            f"windows measured so far are kept in {db}" if db is not None else "nothing was stored, for want of --db"
-        )
+        kept = f"windows measured so far are kept in {db}" if db is not None else "nothing was stored, for want of --db"
         print(f"\ninterrupted; {kept}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
