@@ -35,7 +35,7 @@ from leadline.scanners.calibration import Calibration
 from leadline.scanning import ByteLedger
 from leadline.sessions.render import BranchPoint, Renderer
 from leadline.sessions.schema import Session
-from leadline.stores import States
+from leadline.states import States
 from leadline.workload import SessionWork, capacity, choose
 
 PROMPT_TAIL = 1200  # characters of a prompt kept for the reader of a report

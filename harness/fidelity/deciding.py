@@ -21,7 +21,7 @@ from leadline.scanners.base import Scanner
 from leadline.scanners.decisions import BUDGETS, RULE_BUDGET, BasisRule, Decisions, check_means, greedy
 from leadline.scanners.fathom import Fathom
 from leadline.scanners.statistics import BasisName
-from leadline.stores import States
+from leadline.states import States
 
 Texts = Sequence[tuple[str, Sequence[int]]]
 STORES: tuple[BasisName, ...] = ("raw", "rotated")

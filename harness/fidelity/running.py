@@ -11,7 +11,7 @@ from leadline.fidelity.window import Window, capture
 from leadline.model import LoadedModel
 from leadline.scanners.calibration import Calibration
 from leadline.scanners.statistics import LayerStatistics, of_keys
-from leadline.stores import States
+from leadline.states import States
 
 
 def measure_windows(

@@ -33,7 +33,7 @@ from leadline.ruler.tasks import VERSION
 from leadline.scanners.calibration import Calibration
 from leadline.sessions.render import Renderer
 from leadline.settling import settled
-from leadline.stores import States
+from leadline.states import States
 
 
 @dataclass

@@ -23,7 +23,7 @@ from leadline.scanning import ScanAttention
 from leadline.sessions.directory import discover
 from leadline.sessions.render import BranchPoint, RenderedSession, Renderer
 from leadline.sessions.schema import Session
-from leadline.stores import States
+from leadline.states import States
 from leadline.walk import PrefixWalker
 
 CHUNK = 512

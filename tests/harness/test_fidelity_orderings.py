@@ -18,7 +18,7 @@ from leadline.fidelity.window import capture
 from leadline.model import load_model
 from leadline.registry import create
 from leadline.replaying import find_calibration
-from leadline.stores import States
+from leadline.states import States
 
 K, LENGTH = 128, 2048
 BUDGETS = (24, 48, 64, 96, 128, 192)

@@ -34,12 +34,14 @@ def pyproject(root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def shipped(root: Path) -> dict[str, Path]:
-    """Every file the wheel must carry, by its path inside it: modules and data, but not notes beside the code."""
+    """Every file the wheel must carry, by its path inside it: modules and data, but not notes beside the code, nor
+    what was measured (`reports/reference`).
+    """
     found: dict[str, Path] = {}
     for folder, package in FOLDERS.items():
         for path in sorted((root / folder).rglob("*")):
             inside = path.relative_to(root / folder)
-            note = path.suffix == ".md" and inside.parts[0] != "samples"
+            note = (path.suffix == ".md" and inside.parts[0] != "samples") or inside.parts[0] == "reference"
             if path.is_file() and "__pycache__" not in inside.parts and not note:
                 found[f"{package.replace('.', '/')}/{inside.as_posix()}"] = path
     return found
