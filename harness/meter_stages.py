@@ -6,10 +6,10 @@ vendor's libraries give them; copies by their direction. Everything else is "oth
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import ast
 import re
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from leadline import kernels
@@ -56,12 +56,17 @@ def stage_of(name: str) -> Stage:
 
 @cache
 def launched() -> dict[str, Stage]:
-    """The stages of this package's kernels by their names. A folder without a stage counts as "other"."""
+    """The stages of this package's kernels by their names. A folder without a stage counts as "other".
+
+    Read from the sources: importing a kernel decides whether Triton compiles or interprets it, and that is not for
+    whoever names stages to decide.
+    """
     found: dict[str, Stage] = {}
-    for folder in pkgutil.iter_modules(kernels.__path__):
-        if folder.ispkg:
-            module = importlib.import_module(f"{kernels.__name__}.{folder.name}.triton")
-            for name, value in vars(module).items():
-                if hasattr(value, "run") and getattr(value, "__module__", None) == module.__name__:
-                    found[name] = FOLDERS.get(folder.name, "other")
+    for root in map(Path, kernels.__path__):
+        for source in sorted(root.glob("*/triton.py")):
+            for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef) and any(
+                    ast.unparse(mark) == "jit" for mark in node.decorator_list
+                ):
+                    found[node.name] = FOLDERS.get(source.parent.name, "other")
     return found
