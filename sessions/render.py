@@ -190,7 +190,9 @@ class _Job:
 
     def recorded(self, message: Message, before: Sequence[Message], prompt: str) -> tuple[str, bool]:
         """The guarded recorded turn without its end, and whether it had to be rendered behind one user turn alone."""
-        turn = self.turn(prompt, self.write([*before, message], generate=False))
+        turn = (
+            self.turn(prompt, self.write([*before, message], generate=False)) if self.follows(message, before) else None
+        )
         if turn is not None:
             return turn, False
         single = [Message(role="user", content="Go on.")]
@@ -205,6 +207,12 @@ class _Job:
                 )
             )
         return turn, True
+
+    def follows(self, message: Message, before: Sequence[Message]) -> bool:
+        """Whether the turn stands right behind its prompt, with no empty turn that the template wants between them."""
+        if not self.traits.alternates:
+            return True
+        return len(adapt([*before, message], self.traits).messages) <= len(adapt(before, self.traits).messages) + 1
 
     def turn(self, prompt: str, whole: str) -> str | None:
         """What `whole` has behind `prompt`, or behind the part of the request recorded turns have; end cut off."""

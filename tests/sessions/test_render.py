@@ -414,6 +414,17 @@ def test_random_conversations_render_soundly(family: str, messages: list[Message
     assert not [note for note in rendered.notes if note.kind in ("missing", "dropped") and "slot" not in note.reason]
 
 
+def test_an_empty_turn_that_a_template_wants_is_no_part_of_the_recorded_one() -> None:
+    """An answer behind a call without a result: Mistral's template wants a user turn between them."""
+    call = ToolCall(id="", name="bash", arguments="{}")
+    recording = session(
+        said("user", "hi"), said("assistant", ""), Message(role="assistant", content="", tool_calls=(call,)),
+        said("assistant", "last"),
+    )  # fmt: skip
+    point = Renderer(tokenizer("mistral")).render(recording).points[-1]
+    assert point.recorded_text.strip() == "last"
+
+
 def bland(message: Message) -> Message:
     """The same message with nothing in it that could be anything but text."""
     calls = [call.model_copy(update={"arguments": '{"a": 1}'}) for call in message.tool_calls]
