@@ -53,7 +53,7 @@ def calibrate(
     from leadline.calibrating import windows
     from leadline.config import default_k
     from leadline.fidelity.deciding import decide
-    from leadline.fidelity.library import library_windows
+    from leadline.fidelity.standard_text import library_windows
     from leadline.model import load_model
     from leadline.scanners.calibration import save
     from leadline.scanners.decisions import check_means

@@ -13,9 +13,9 @@ from leadline.database import Results
 from leadline.environment import capture
 from leadline.errors import UsageError, explain
 from leadline.fidelity.grid import Setting, chosen, full, quick
-from leadline.fidelity.library import library_windows
 from leadline.fidelity.records import FidelityResult, FidelitySpec, FigureRecord, WindowRecord
 from leadline.fidelity.running import measure_windows
+from leadline.fidelity.standard_text import library_windows
 from leadline.fidelity.storing import KIND, save_window
 from leadline.fidelity.window import CHUNK, ids_sha256, measured_positions
 from leadline.model import LoadedModel, load_model

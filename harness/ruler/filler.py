@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from leadline.errors import MachineError, explain
-from leadline.fidelity.library import library_files
+from leadline.fidelity.standard_text import library_files
 
 _SHORTEST, _LONGEST = 40, 200  # characters of a sentence
 _FEWEST = 500

@@ -17,9 +17,9 @@ from leadline.database import Results
 from leadline.errors import UsageError
 from leadline.fidelity.deciding import decide
 from leadline.fidelity.grid import chosen, full, quick
-from leadline.fidelity.library import library_windows
 from leadline.fidelity.records import FidelityResult
 from leadline.fidelity.setup import prepare
+from leadline.fidelity.standard_text import library_windows
 from leadline.fidelity.storing import load_measurement, measurements
 from leadline.model import LoadedModel
 from leadline.scanners.calibration import Calibration, load, save

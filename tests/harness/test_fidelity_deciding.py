@@ -14,8 +14,8 @@ from leadline.calibrating import calibrate
 from leadline.cli import app
 from leadline.errors import MachineError, UsageError
 from leadline.fidelity.deciding import decide, hold_out
-from leadline.fidelity.library import library_files, library_windows
 from leadline.fidelity.measure import LayerMeter
+from leadline.fidelity.standard_text import library_files, library_windows
 from leadline.fidelity.window import capture
 from leadline.model import LoadedModel
 from leadline.scanners.calibration import load

@@ -13,7 +13,7 @@ from leadline.calibrating import calibrate
 from leadline.database import Results
 from leadline.errors import UsageError
 from leadline.fidelity.deciding import decide
-from leadline.fidelity.library import library_windows
+from leadline.fidelity.standard_text import library_windows
 from leadline.scanners.calibration import load, save
 
 LENGTH = 700
