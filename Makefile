@@ -24,6 +24,10 @@ endif
 # Torch uses one thread in tests: two busy processes that spin at barriers are many times slower than two that do not.
 ONE_THREAD := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
+# Tests run in WORKERS processes of about 1 GiB each; 0 runs them in one, where a debugger can stop.
+WORKERS ?= 2
+SPREAD := -n $(WORKERS) --dist worksteal
+
 .PHONY: venv demo test lint types bench test-wheel clean help FORCE
 
 venv: $(READY)
@@ -135,7 +139,7 @@ demo: $(READY) ## replay the bundled sessions and write a report to demo-output/
 	@"$(BIN)/leadline" demo --out demo-output
 
 test: lint ## ruff, mypy and the whole test suite (ARGS="-k word" passes arguments to pytest)
-	@$(ONE_THREAD) "$(BIN)/pytest" --benchmark-disable $(ARGS)
+	@$(ONE_THREAD) "$(BIN)/pytest" --benchmark-disable $(SPREAD) $(ARGS)
 
 lint: $(READY) types ## ruff and mypy only
 	@"$(BIN)/ruff" check .
@@ -168,7 +172,7 @@ test-wheel: $(READY) ## the test suite against an installed wheel, outside this 
 	mkdir "$$away/suite"
 	cp -R tests pyproject.toml README.md $(wildcard docs) "$$away/suite/"
 	cd "$$away/suite"
-	$(ONE_THREAD) PATH="$$away/venv/bin:$$PATH" "$$away/venv/bin/python" -P -m pytest --benchmark-disable $(ARGS)
+	$(ONE_THREAD) PATH="$$away/venv/bin:$$PATH" "$$away/venv/bin/python" -P -m pytest --benchmark-disable $(SPREAD) $(ARGS)
 
 clean: ## remove build outputs, tool caches and demo-output/; keep the environment and the saved benchmarks
 	@rm -rf build dist leadline.egg-info demo-output .pytest_cache .ruff_cache .mypy_cache .hypothesis
@@ -176,7 +180,8 @@ clean: ## remove build outputs, tool caches and demo-output/; keep the environme
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
-	printf '%s\n' 'Settings (each remembered with the environment):' \
+	printf '%s\n' 'Settings (PYTHON and TORCH are remembered with the environment):' \
 	    '  PYTHON=/path/to/python   the Python to use, 3.11 or later; if it has PyTorch 2.9 or later, that one is used as it is' \
 	    '  TORCH=torch==VERSION     another PyTorch, or a wheel: TORCH=path/to/torch.whl' \
+    '  WORKERS=2                processes that the tests are spread over; 0 runs them in one' \
 	    'The settings of pip apply: for the smaller CPU build on Linux x86_64, name an index that has it in PIP_EXTRA_INDEX_URL.'

@@ -11,7 +11,9 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,11 @@ def capture(device: str) -> Environment:
         memory_bytes=_memory(),
         **(_gpu(torch.device(device)) if device.startswith("cuda") else {}),
     )
+
+
+def command_line() -> str:
+    """This process's command as it was typed, without the folder its program lies in."""
+    return shlex.join(["leadline", *sys.argv[1:]])
 
 
 def default_device() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,13 +92,13 @@ def _run(spec: DecodeSpec, db: Path | None, out: Path | None, as_json: bool) -> 
     from leadline.bench.printing import print_context, print_published
     from leadline.bench.shapes import find
     from leadline.database import Results
-    from leadline.environment import capture
+    from leadline.environment import capture, command_line
 
     find(spec.shape)
     spec = completed(spec)
     device = require_gpu()
     environment = capture(str(device))
-    command = shlex.join(["leadline", *sys.argv[1:]])
+    command = command_line()
     results = None if db is None else Results.open(db, create=True)
     times: list[DecodeTime] = []
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +18,10 @@ def demo(
     from leadline import demonstration
     from leadline.cli.replay import interrupted
     from leadline.cli.report import report
+    from leadline.environment import command_line
 
     try:
-        database, number, outcome = demonstration.run(out, shlex.join(sys.argv))
+        database, number, outcome = demonstration.run(out, command_line())
     except KeyboardInterrupt:
         raise interrupted(shlex.join(["leadline", "demo", "--out", str(out)])) from None
     print(

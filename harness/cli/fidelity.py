@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -57,6 +56,7 @@ def fidelity(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure attention error against scan bits: every scanner over a grid of budgets, on held-out text."""
+    from leadline.environment import command_line
     from leadline.fidelity.setup import prepare
     from leadline.reports.fidelity_figures import fidelity_figures
     from leadline.reports.fidelity_page import fidelity_values
@@ -76,7 +76,7 @@ def fidelity(
     for note in job.spec.notes:
         print(f"note: {note}", file=sys.stderr)
     try:
-        result = job.run(db, shlex.join(sys.argv), lambda line: print(line, file=sys.stderr, flush=True))
+        result = job.run(db, command_line(), lambda line: print(line, file=sys.stderr, flush=True))
     except KeyboardInterrupt:
         kept = f"windows measured so far are kept in {db}" if db is not None else "nothing was stored, for want of --db"
         print(f"\ninterrupted; {kept}", file=sys.stderr)

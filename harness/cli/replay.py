@@ -103,11 +103,12 @@ def resume(
 
 def run(spec: RunSpec, db: Path) -> None:
     """Run and say what was done; exit 1 where something failed, 130 when interrupted."""
+    from leadline.environment import command_line
     from leadline.replaying import replay as go
     from leadline.replaying import resume_command
 
     try:
-        number, outcome = go(spec, db, shlex.join(sys.argv))
+        number, outcome = go(spec, db, command_line())
     except KeyboardInterrupt:
         raise interrupted(resume_command(db)) from None
     done = f"run {number}: {outcome.written} branches decoded, {outcome.kept} were there already"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -46,6 +45,7 @@ def ruler(
     what is there.
     """
     from leadline.database import Results
+    from leadline.environment import command_line
     from leadline.reports.ruler_scores import ruler_scores
     from leadline.ruler.running import run
 
@@ -65,7 +65,7 @@ def ruler(
             "dtype": dtype,
         }
     )
-    command = shlex.join(["leadline", *sys.argv[1:]])
+    command = command_line()
     try:
         outcome = run(spec, db, command)
     except KeyboardInterrupt:

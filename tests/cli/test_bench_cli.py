@@ -102,7 +102,7 @@ def test_figures_go_to_the_database_context_by_context(asked: list[DecodeSpec], 
         assert [(number, time.context) for number, time in load(results)] == [(1, 1 << 17), (1, 1 << 18), (2, 1 << 20)]
         measured = results.query("SELECT kind, gpu, ended, command FROM measurement")
         assert [(row["kind"], row["gpu"]) for row in measured] == [("decode", "NVIDIA H200")] * 2
-        assert all(row["ended"] and row["command"].startswith("leadline ") for row in measured)
+        assert all(row["ended"] and row["command"].startswith("leadline") for row in measured)
 
 
 def test_what_was_timed_before_a_failure_is_kept(

@@ -30,6 +30,11 @@ def test_the_cpu_environment_holds_what_the_machine_says() -> None:
     assert [getattr(found, field) for field in gpu] == [None] * len(gpu)
 
 
+def test_the_command_is_kept_as_typed_without_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/somewhere/bin/leadline", "replay", "my sessions", "--steps", "2"])
+    assert environment.command_line() == "leadline replay 'my sessions' --steps 2"
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="leadline is not a checkout here")
 def test_the_commit_is_the_checkouts_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
