@@ -286,8 +286,7 @@ class _Point:
         ]
 
     def _force(self, contender: Contender, text: Sequence[int]) -> Tensor:
-        _, scanner, states, token = self._how(contender)
-        return self._of(contender).force(scanner, states, token, text)
+        return self._of(contender).force(*self._how(contender), text)
 
     def _teacher(self, contender: Contender, forced: Sequence[_Forced]) -> list[TeacherForced]:
         own = {self.replay.dense.sha256: "dense", self.replay.reference.sha256: "exact"}.get(contender.sha256)

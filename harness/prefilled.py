@@ -1,7 +1,7 @@
 """One session under one prefill, and all that its branches share: rows, the scanners' stores, captured decode steps.
 
 On a GPU the built-in scanners decode by kernels, a step being one CUDA graph; everything else (a plugin, an ablation, a
-model whose step has no kernels, teacher forcing, every run on a CPU) goes through the model's own forward with the
+model whose step has no kernels, every run on a CPU) goes through the model's own forward with the
 scanner's references. Which of the two a branch took is recorded with its scanner.
 """
 
@@ -124,8 +124,11 @@ class Prefilled:
         fused = (key,) if self.stores.placement.index == "host" else ()
         return measure({key: partial(_run, step)}, self.spec.timed_steps, prepare=prepare, fused=fused)[key]
 
-    def force(self, scanner: Scanner, states: Mapping[int, State], token: int, text: Sequence[int]) -> Tensor:
+    def force(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int, text: Sequence[int]) -> Tensor:
         """Log-probabilities `[T, V]` of a text under the scanner, every position with its own plan and selection."""
+        decoder = self._decoder_of(key, scanner, states)
+        if decoder is not None:
+            return decoder.force(key, token, self.rows.length + 1, text)
         return teacher_force(self.model, self.rows, token, text, self.attention(scanner, states))
 
     def attention(

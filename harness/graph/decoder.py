@@ -146,9 +146,7 @@ class Decoder:
         if step.captured:
             self.begin(key, token, length)  # capturing ran the step and left its record in the tail
         accounts = Accounts(step, index)
-        selecting = self.scratch.spaces.topk
-        if selecting is not None:
-            selecting.invalid.zero_()
+        self._forget_invalid()
         tokens: list[int] = []
         margins: list[float] = []
         seconds: list[float] = []
@@ -157,10 +155,7 @@ class Decoder:
         for i in range(self.max_new_tokens):
             begun = time.perf_counter()
             if self.checked:
-                self.scratch.poison()
-                found = self._lanes[key]
-                assert found is not None
-                found.begin(length + i, index.tokens)
+                self._poison(key, length + i)
             logits = step()
             chosen, margin = _choose(logits)
             accounts.add(length + i)
@@ -175,9 +170,53 @@ class Decoder:
                 break
             tokens.append(value)
         cpu = time.process_time() - cpu
+        self._require_numbers()
+        return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), accounts.ledger()
+
+    @torch.no_grad()
+    def force(self, key: str, token: int, length: int, text: Sequence[int]) -> Tensor:
+        """Log-probabilities `[T, V]` (fp32) of every position of `text` (T tokens), as `leadline.branch.teacher_force`:
+        fed token by token through the step that decodes, so under the very plans and selections of decoding.
+        """
+        self.begin(key, token, length)
+        step = self.step(key)
+        if step.captured:
+            self.begin(key, token, length)
+        self._forget_invalid()
+        fed = torch.tensor(text, device=self.network.device).unsqueeze(-1)
+        found: Tensor | None = None
+        for i in range(len(text)):
+            if self.checked:
+                self._poison(key, length + i)
+            logits = step()
+            if found is None:
+                found = logits.new_empty(len(text), logits.shape[-1])
+            torch.log_softmax(logits[0], dim=-1, out=found[i])
+            self.cursor.advance(fed[i])
+            if self.checked:
+                self.scratch.check()
+        self._require_numbers()
+        if found is None:
+            raise ValueError("a text of no tokens has no probabilities")
+        return found
+
+    def _poison(self, key: str, length: int) -> None:
+        """Fill the buffers with what a step must not read, at a length at which a step is about to run."""
+        self.scratch.poison()
+        found = self._lanes[key]
+        assert found is not None
+        found.begin(length, int(self.cursor.first))
+
+    def _forget_invalid(self) -> None:
+        selecting = self.scratch.spaces.topk
+        if selecting is not None:
+            selecting.invalid.zero_()
+
+    def _require_numbers(self) -> None:
+        """ValueError where a selection since `_forget_invalid` met a score that is not a number."""
+        selecting = self.scratch.spaces.topk
         if selecting is not None and int(selecting.invalid):
             raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
-        return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), accounts.ledger()
 
 
 def _choose(logits: Tensor) -> tuple[Tensor, Tensor]:

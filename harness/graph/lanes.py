@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from leadline.kernels.waterfill import plan
 from leadline.scanners.base import Index, Scanner, State, scaled
 from leadline.scanners.double_sparsity import DoubleSparsity
 from leadline.scanners.fathom import Fathom
+from leadline.scanners.fathom_global import FathomGlobal
+from leadline.scanners.fathom_measured import FathomMeasured
 from leadline.scanners.landmarks import Landmarks
 from leadline.scanners.loki import Loki
 from leadline.scanners.oracle import Dense, Exact, Streaming
@@ -111,9 +113,10 @@ class Lane(ABC):
 
 
 class PlaneLane(Lane):
-    """Scans of the plane store: Fathom, SparQ, Loki's codes, Double Sparsity, thumbnail and full4.
+    """Scans of the plane store: the Fathom family, SparQ, Loki's codes, Double Sparsity, thumbnail and full4.
 
-    `rule` writes a layer's plan for a query; a plan that is the same for every query is made once.
+    Flat and per-layer Fathom and SparQ plan by kernels of their own. Other rules that depend on the query are enqueued
+    as the scanner's own tensor operations, and a plan that is the same for every query is made once.
     """
 
     def __init__(
@@ -133,15 +136,16 @@ class PlaneLane(Lane):
         self.depth = torch.zeros(len(indexes), heads, width, dtype=torch.int32, device=device)
         self.active = torch.zeros(len(indexes), heads, width, device=device)
         self.slots = [Slots(_int32(heads, width, device=device), _int32(heads, 5, device=device)) for _ in indexes]
-        self.scanner = scanner
+        self.scanner, self.states, self.indexes = scanner, states, indexes
+        self.kv_heads = heads // bench.cursor.token.shape[0]
         self.variance: list[Tensor] = []
         self.budgets: list[int] = []
-        if isinstance(scanner, Fathom):
+        if _water_filled(scanner):
             for state in states:
                 assert state.variance is not None
                 self.variance.append(_repeated(state.variance, heads).contiguous())
                 self.budgets.append(scanner.code_bits(width, state))
-        elif not isinstance(scanner, Sparq):
+        elif not isinstance(scanner, (Sparq, *_BY_QUERY)):
             for layer, (state, index) in enumerate(zip(states, indexes, strict=True)):
                 self._fix(layer, scanner.plan(bench.scratch.query, state, index).depth["planes"])
 
@@ -151,14 +155,16 @@ class PlaneLane(Lane):
 
     def scan(self, layer: int, query: Tensor, bench: Bench, counter: Tensor | None) -> None:
         scratch, cursor = bench.scratch, bench.cursor
-        tail = bench.tails[layer][:, :, 0]
+        tail, asked = bench.tails[layer][:, :, 0], query
         if self.rotation is not None:
             query, tail = self.rotation.turn(layer, query)
         own, active = self.slots[layer], self.active[layer]
-        if isinstance(self.scanner, Fathom):
+        if _water_filled(self.scanner):
             plan(query, self.variance[layer], self.budgets[layer], self.depth[layer], own, active)
         elif isinstance(self.scanner, Sparq):
             largest(query, scaled(self.scanner.r, query.shape[-1]), self.depth[layer], own, active)
+        elif isinstance(self.scanner, _BY_QUERY):
+            self._ask(layer, asked)
         planes, scales, rows = self.planes[layer], self.scales[layer], None
         if self.staging is not None:
             stage(planes, scales, own, self.staging, counter)
@@ -179,11 +185,19 @@ class PlaneLane(Lane):
     def planned(self) -> Planned:
         return Planned(self.depth.sum((1, 2), dtype=torch.int64), (self.depth > 0).sum((1, 2), dtype=torch.int64))
 
+    def _ask(self, layer: int, query: Tensor) -> None:
+        """The scanner's own plan for queries `[N H, G, d]`, which it is shown sequence by sequence."""
+        each = query.unflatten(0, (-1, self.kv_heads))
+        self._record(layer, self.scanner.plan(each, self.states[layer], self.indexes[layer]).depth["planes"])
+
     def _fix(self, layer: int, depth: Tensor) -> None:
-        depth = _repeated(depth.to(torch.int32), self.depth.shape[1]).contiguous()
-        self.depth[layer] = depth
-        self.active[layer] = (depth > 0).to(torch.float32)
-        made = slots(depth)
+        self._record(layer, _repeated(depth, self.depth.shape[1]))
+
+    def _record(self, layer: int, depth: Tensor) -> None:
+        own = self.depth[layer]
+        own.copy_(depth.reshape(own.shape))
+        self.active[layer].copy_(own > 0)
+        made = slots(own)
         self.slots[layer].channel.copy_(made.channel)
         self.slots[layer].deeper.copy_(made.deeper)
 
@@ -296,22 +310,24 @@ def lane(
 
 
 def _lane_class(scanner: Scanner) -> Any:
-    if isinstance(scanner, Fathom):
-        fits = type(scanner) is Fathom and scanner.weight == "q2var"
-    elif isinstance(scanner, Sparq):
-        fits = scanner.pick == "group"
-    else:
-        fits = True
-    if isinstance(scanner, Loki) and scanner.precision == "fp16":
-        return EntryLane if type(scanner) is Loki else None
-    return _LANES.get(type(scanner)) if fits else None
+    if type(scanner) is Loki and scanner.precision == "fp16":
+        return EntryLane
+    by_head = isinstance(scanner, Sparq) and scanner.pick == "head"  # a plan that is no plan per KV head
+    return None if by_head else _LANES.get(type(scanner))
 
 
+def _water_filled(scanner: Scanner) -> TypeGuard[Fathom]:
+    return isinstance(scanner, Fathom) and scanner.weight == "q2var"
+
+
+_BY_QUERY = (Fathom, FathomGlobal, FathomMeasured)  # Fathom: with the weights of an ablation
 _LANES: dict[type[Scanner], type[Lane]] = {
     Dense: DenseLane,
     DoubleSparsity: PlaneLane,
     Exact: ExactLane,
     Fathom: PlaneLane,
+    FathomGlobal: PlaneLane,
+    FathomMeasured: PlaneLane,
     Full4: PlaneLane,
     Landmarks: EntryLane,
     Loki: PlaneLane,

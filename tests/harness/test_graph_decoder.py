@@ -18,9 +18,10 @@ from leadline.attention import hooked
 from leadline.branch import Decoded
 from leadline.config import RunSpec
 from leadline.graph.comparison import compare
-from leadline.graph.lanes import PlaneLane, has_lane
+from leadline.graph.cursor import Cursor, Selection
+from leadline.graph.lanes import Bench, PlaneLane, has_lane, lane
 from leadline.graph.network import DecodeNetwork
-from leadline.graph.scratch import GuardBroken
+from leadline.graph.scratch import GuardBroken, Scratch
 from leadline.kernels.planes import BLOCK
 from leadline.model import LoadedModel
 from leadline.prefill import extend
@@ -32,7 +33,6 @@ from leadline.scanners.statistics import of_keys
 from leadline.scanning import ByteLedger
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-EAGER = {"sparq:r=16,pick=head"}
 LANES = [spec for spec in SCANNERS if has_lane(create(spec))]  # which ones lack one, a test below says
 NEW = 12
 
@@ -101,10 +101,54 @@ def _differs_by_rounding(own: ByteLedger, ledger: ByteLedger) -> bool:
     return True
 
 
-def test_every_built_in_but_ablations_has_a_lane() -> None:
+def test_every_built_in_but_two_has_a_lane() -> None:
     lacking = {spec for spec in SCANNERS if not has_lane(create(spec))}
-    beyond = {spec for spec in SCANNERS if spec.startswith(("fathom_", "landmark_fathom"))}
-    assert lacking == EAGER | beyond
+    assert {spec.partition(":")[0] for spec in lacking} == {"sparq", "landmark_fathom"}
+    assert all("pick=head" in spec for spec in lacking if spec.startswith("sparq"))
+
+
+@pytest.mark.parametrize("spec", [*LANES, "dense"])
+def test_a_forced_text_is_the_engine_s(spec: str) -> None:
+    """Token by token through the decode step, and in one causal pass through the model: the same probabilities."""
+    scanner, text = create(spec), [5, 9, 31, 2, 77, 8, 1]
+    found, tokens = [], []
+    for by_kernels in (False, True):
+        made = prefilled(model(), 300, by_kernels)
+        known = states(scanner, made)
+        with hooked(made.model):
+            before = made.decode(spec, scanner, known, 7, ())[0].tokens
+            found.append(made.force(spec, scanner, known, 7, text))
+            tokens.append((before, made.decode(spec, scanner, known, 7, ())[0].tokens))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+    assert found[1].exp().sum(-1) == pytest.approx(torch.ones(len(text)).tolist(), abs=1e-5)
+    assert tokens[0] == tokens[1]
+    assert tokens[1][0] == tokens[1][1]  # forcing leaves nothing behind
+
+
+def test_one_plan_for_many_heads_is_made_sequence_by_sequence() -> None:
+    """A batch of two sequences: the line that KV heads share is not shared with the other sequence."""
+    scanner = create("fathom_global:budget=48")
+    made = prefilled(model(), 300, True)
+    known = states(scanner, made)
+    heads, width = made.model.shape.kv_heads, made.model.shape.head_dim
+    one = made.store(scanner, known).index(0)
+    both = replace(one, fields={name: field.repeat(2, 1, 1, 1) for name, field in one.fields.items()})
+    columns, device = one.tokens, made.model.device
+    scratch = Scratch(2 * heads, 2, width, columns // BLOCK, BLOCK, Selection(48, 4, 16), torch.float32, device)
+    tail = torch.zeros(2 * heads, BLOCK, 2, width, device=device)
+    cursor = Cursor.empty(2, device)
+    cursor.set(7, columns + 1, columns // BLOCK)
+    bench = Bench(scratch, cursor, [tail])
+    found = lane(scanner, [known[0]], [both], [], bench)
+    assert isinstance(found, PlaneLane)
+    query = torch.randn(2 * heads, 2, width, generator=torch.Generator().manual_seed(3))
+    query[heads:] *= 40
+    query = query.to(device)
+    found.scan(0, query, bench, None)
+    alone = [scanner.plan(part, known[0], one).depth["planes"] for part in query.split(heads)]
+    assert torch.equal(found.depth[0], torch.cat(alone).to(torch.int32))
+    together = scanner.plan(query, replace(known[0], variance=known[0].variance.repeat(2, 1)), both).depth["planes"]
+    assert not torch.equal(found.depth[0], together.to(torch.int32))
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2"])
