@@ -1,8 +1,9 @@
-"""Checks and times every Triton kernel on the GPU: `python tests/gpu/check_kernels.py [--no-timing] [--only WORD]`.
+"""Checks and times every Triton kernel on the GPU: `check_kernels.py [--no-timing] [--small] [--only WORD]`.
 
 Needs torch, triton and numpy. Prints one line a check, then a table of times and rates, and exits 1 if a check failed.
-With the environment variable OUT set, the table is also written to $OUT/kernels.json. `--rehearse` runs the checks on
-small shapes through Triton's interpreter, on a machine without a GPU.
+With the environment variable OUT set, the table is also written to $OUT/kernels.json. `--small` checks
+small shapes only and times nothing, for compute-sanitizer; `--rehearse` does so through Triton's interpreter, on a
+machine without a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import kernel_checks
 import torch
 import triton
-from kernel_setup import REHEARSAL, Report  # first: it decides whether kernels are interpreted
+from kernel_setup import REHEARSAL, SMALL, Report  # first: it decides whether kernels are interpreted
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
     for check in checks.values():
         check(report)
     print(f"{report.passed} checks passed, {report.failed} failed", flush=True)
-    if not REHEARSAL and "--no-timing" not in sys.argv:
+    if not SMALL and "--no-timing" not in sys.argv:
         import kernel_timing
 
         table = kernel_timing.run_all()

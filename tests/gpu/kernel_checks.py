@@ -6,7 +6,7 @@ import torch
 from kernel_setup import (
     DEVICE,
     LONG,
-    REHEARSAL,
+    SMALL,
     Report,
     attention,
     entries,
@@ -44,7 +44,7 @@ from leadline.kernels.topk.reference import select
 from leadline.kernels.waterfill.reference import depths
 
 SHAPES = [(1, 1, 64), (2, 3, 64), (2, 4, 128), (1, 6, 80), (2, 7, 128), (1, 8, 256)]  # heads, group, d
-if REHEARSAL:
+if SMALL:
     SHAPES = SHAPES[1:3]
 _CHUNK = 1 << 16
 
@@ -82,7 +82,7 @@ def check_scans(report: Report) -> None:
                 require_scores(out, query, words, scales, depth)
                 assert torch.equal(maxima, out.unflatten(-1, (-1, BLOCK)).amax(-1))
                 assert int(counter) == int(8 * depth.sum() + 2 * (depth > 0).sum()) * blocks
-    heads, group, d, m = (1, 4, 64, LONG // BLOCK) if REHEARSAL else (8, 4, 128, LONG // BLOCK)
+    heads, group, d, m = (1, 4, 64, LONG // BLOCK) if SMALL else (8, 4, 128, LONG // BLOCK)
     words = torch.randint(-(2**63), 2**63 - 1, (heads, d, 4, m), device=DEVICE)
     scales, query, depth = normal(heads, d, m).abs().half(), normal(heads, group, d), sparse_depths(heads, d, 7)
     plan = slots.slots(depth)
@@ -109,7 +109,7 @@ def check_scans(report: Report) -> None:
         assert int(counter) == int(8 * depth.sum() + 2 * (depth > 0).sum()) * m
         assert torch.equal(scan.plane_scan(query, into.planes, into.scales, plan, rows=into.rows), out)
     del words, scales, out, into, expected
-    for stride in () if REHEARSAL else ((1 << 30) - 4096, 1 << 30):  # of 8-byte words: 2^31 words of 4 bytes
+    for stride in () if SMALL else ((1 << 30) - 4096, 1 << 30):  # of 8-byte words: 2^31 words of 4 bytes
         with report.check(f"plane scan with heads {stride} words of 8 bytes apart, scores as far"):
             store, scores = torch.empty(stride + 65536, dtype=torch.int64, device=DEVICE), poison(2 * stride + 65536)
             small, scales = pack_by_torch(normal(2, 128, 64))
@@ -157,7 +157,7 @@ def positions(mask: Tensor, k: int) -> Tensor:
 
 def check_topk(report: Report) -> None:
     """Selections equal the reference's on crowded rows of 1M scores, five times the same."""
-    count = 2 if REHEARSAL else 32
+    count = 2 if SMALL else 32
     noise = normal(count, LONG)
     plateau = noise.clone()
     at = torch.randperm(LONG, device=DEVICE)[: min(16385, LONG // 2)]
@@ -175,14 +175,14 @@ def check_topk(report: Report) -> None:
     lengths = torch.full((count,), LONG, dtype=torch.int32, device=DEVICE)
     lengths[count // 2 :] -= 1000
     for name, scores in kinds.items():
-        for k in (128,) if REHEARSAL else (512, 2048):
+        for k in (128,) if SMALL else (512, 2048):
             with report.check(f"top-{k} of {count} x {LONG}, {name}"):
                 mask = select(scores.view(count, 1, 1, LONG), lengths.long(), k=k, sink=4, local=32).view(count, -1)
                 expected = positions(mask, k)
                 for buffer in (space.blocks, space.bound, space.counts, space.keys, space.index):
                     buffer.fill_(-1)
                 space.peaks.fill_(torch.nan)
-                for _ in range(1 if REHEARSAL else 5):
+                for _ in range(1 if SMALL else 5):
                     out = poison(count, k, dtype=torch.int32)
                     topk.select_ids(scores, lengths, k=k, sink=4, local=32, space=space, out=out)
                     assert torch.equal(out, expected)
@@ -197,7 +197,7 @@ def check_topk(report: Report) -> None:
             some = some.clamp(max=scores.shape[1])
             mask = select(scores.view(2, 1, 1, -1), some.long().expand(2), k=512, sink=4, local=32).view(2, -1)
             assert torch.equal(topk.select_ids(scores, some, k=512, sink=4, local=32), positions(mask, 512))
-    if not REHEARSAL:
+    if not SMALL:
         with report.check("top-512 of rows 2^31 scores apart"):
             far = torch.empty((1 << 31) + 70000, device=DEVICE).as_strided((2, 65536), (1 << 31, 1))
             far.copy_(noise[:2, :65536])
@@ -210,7 +210,7 @@ def check_topk(report: Report) -> None:
 def check_rows(report: Report) -> None:
     """Union, fetch from host memory, and attention over what was fetched."""
     for heads, group, d in SHAPES:
-        n, tail, k = (600, 50, 60) if REHEARSAL else (200_000, 500, 512)
+        n, tail, k = (600, 50, 60) if SMALL else (200_000, 500, 512)
         picked = torch.stack([torch.randperm(n + tail, device=DEVICE)[:k].sort().values for _ in range(heads * group)])
         picked[:, : k // 2] = picked[:1, : k // 2]  # half of a selection is common to the heads
         selected = picked.sort(-1).values.view(heads, group, k).to(torch.int32)
@@ -244,7 +244,7 @@ def check_rows(report: Report) -> None:
             found_out = attention.attend(query, *staged, expected, d**-0.5, out=poison(heads, group, d))
             error = float((found_out.double() - exact).norm() / exact.norm())
             assert error < 1e-5, f"attention differs by {error:.2e}"
-    for stride in () if REHEARSAL else ((1 << 31) - 4096, 1 << 31):
+    for stride in () if SMALL else ((1 << 31) - 4096, 1 << 31):
         with report.check(f"row fetch with heads {stride} elements apart"):
             store = torch.empty(stride + 65536, dtype=torch.bfloat16, device=DEVICE)
             far = store.as_strided((2, 100, 128), (stride, 128, 1)).copy_(normal(2, 100, 128))
@@ -257,7 +257,7 @@ def check_plans_and_packing(report: Report) -> None:
     """Depths and codes equal the references bit for bit, those computed on the CPU too."""
     for heads, group, d in SHAPES:
         with report.check(f"water-filling H={heads} G={group} d={d}"):
-            for seed in range(2 if REHEARSAL else 20):
+            for seed in range(2 if SMALL else 20):
                 query = normal(heads, group, d, seed=seed)
                 variance = torch.exp(2 * normal(heads, d, seed=seed + 99))
                 budget = 3 * d // 8
@@ -274,7 +274,7 @@ def check_plans_and_packing(report: Report) -> None:
     for kind in ("normal", "edges", "zeros", "tiny"):
         for dtype in (torch.float32, torch.bfloat16):
             with report.check(f"packing {kind} {dtype}"):
-                blocks = 3 if REHEARSAL else 513
+                blocks = 3 if SMALL else 513
                 noise = normal(2, blocks * BLOCK, 128) * torch.exp(2 * normal(128))
                 scaled = {
                     "normal": noise,

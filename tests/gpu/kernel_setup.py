@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 REHEARSAL = "--rehearse" in sys.argv  # small shapes through Triton's interpreter, no timing
+SMALL = REHEARSAL or "--small" in sys.argv  # the same shapes on a GPU, no timing: for tools that slow kernels down
 if REHEARSAL:
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -58,6 +59,7 @@ __all__ = [
     "DEVICE",
     "LONG",
     "REHEARSAL",
+    "SMALL",
     "Report",
     "attention",
     "entries",
@@ -76,7 +78,7 @@ __all__ = [
 ]
 
 DEVICE = torch.device("cpu" if REHEARSAL else "cuda")
-LONG = 4096 if REHEARSAL else 1 << 20  # tokens
+LONG = 4096 if SMALL else 1 << 20  # tokens
 
 
 @dataclass

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from kernel_setup import DEVICE, LONG, REHEARSAL, Report, attention, normal, pinned, poison, rows, topk, waterfill
+from kernel_setup import (
+    DEVICE,
+    LONG,
+    REHEARSAL,
+    SMALL,
+    Report,
+    attention,
+    normal,
+    pinned,
+    poison,
+    rows,
+    topk,
+    waterfill,
+)
 from torch import Tensor
 
 from leadline.kernels.channels import reference as channels_by_torch
@@ -19,9 +32,9 @@ from leadline.kernels.tail import triton as tail
 from leadline.kernels.topk.reference import select
 
 SHAPES = [(1, 1, 64), (2, 3, 64), (2, 4, 128), (1, 6, 80), (2, 7, 128), (1, 8, 256)]  # heads, group, d
-if REHEARSAL:
+if SMALL:
     SHAPES = SHAPES[1:3]
-FAR = () if REHEARSAL else ((1 << 31) - 4096, 1 << 31)  # elements between heads
+FAR = () if SMALL else ((1 << 31) - 4096, 1 << 31)  # elements between heads
 _CHUNK = 1 << 16
 
 
@@ -133,7 +146,7 @@ def check_channels(report: Report) -> None:
 def check_records(report: Report) -> None:
     """Records of a union from pinned host memory and from two tensors, `first` on the device."""
     for heads, group, d in SHAPES:
-        n, more, k = (600, 50, 60) if REHEARSAL else (200_000, 500, 512)
+        n, more, k = (600, 50, 60) if SMALL else (200_000, 500, 512)
         picked = [torch.randperm(n + more, device=DEVICE)[:k].sort().values for _ in range(heads * group)]
         union = union_by_torch(torch.stack(picked).view(heads, group, k).int(), n + more)
         old, new = (normal(heads, count, 2, d, dtype=torch.bfloat16) for count in (n, more))
@@ -201,7 +214,7 @@ def check_dense(report: Report) -> None:
 def check_captured_step(report: Report) -> None:
     """Exact top-k attention of one layer as one graph: captured once, right at every place in the text."""
     heads, group, d, room, k = 2, 4, 128, 128, 128
-    blocks = 40 if REHEARSAL else 500
+    blocks = 40 if SMALL else 500
     records = normal(heads, blocks * BLOCK, 2, d, dtype=torch.bfloat16)
     new, host, query = normal(heads, room, 2, d, dtype=torch.bfloat16), pinned(records), normal(heads, group, d)
     capacity = blocks * BLOCK + room
