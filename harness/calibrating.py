@@ -21,6 +21,7 @@ from leadline.scanners.calibration import Accumulator, Provenance
 from leadline.scanners.statistics import LayerStatistics
 from leadline.sessions.directory import discover
 from leadline.sessions.render import Renderer
+from leadline.sessions.transcript import transcript
 
 CHUNK = 512
 _TEXTS = (".md", ".py", ".rst", ".txt")
@@ -115,9 +116,14 @@ def _one_line(layers: dict[int, LayerStatistics]) -> dict[int, LayerStatistics]:
 
 
 def _of_sessions(model: LoadedModel, text: Path, length: int) -> Iterator[tuple[str, list[int]]]:
-    discovery = discover(text)
-    renderer = Renderer(model.tokenizer) if discovery.sessions else None
-    for session in discovery.sessions:
+    sessions = discover(text).sessions
+    if not model.tokenizer.chat_template:  # a base model: attention over the same text, without its turns
+        for session in sessions:
+            ids = model.tokenizer(transcript(session), add_special_tokens=False)["input_ids"]
+            yield f"{session.id} as plain text", ids[:length]
+        return
+    renderer = Renderer(model.tokenizer) if sessions else None
+    for session in sessions:
         assert renderer is not None
         points = renderer.render(session).points
         if points:

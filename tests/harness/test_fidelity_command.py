@@ -131,6 +131,21 @@ def test_the_command_prints_tables_json_and_pages(calibration: Path, tmp_path: P
     assert len(found["windows"]) == 2
 
 
+def test_a_model_that_knows_no_chat_reads_sessions_as_plain_text(
+    model: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leadline.calibrating import windows
+
+    tiny_replay.write_sessions(tmp_path / "sessions", 1)
+    (_, rendered), *_ = windows(model, tmp_path / "sessions", 256)
+    monkeypatch.setattr(model.tokenizer, "chat_template", None)
+    (name, ids), *_ = windows(model, tmp_path / "sessions", 256)
+    assert name.endswith(" as plain text")
+    assert model.tokenizer.decode(ids).split(":")[0] in ("system", "user")
+    assert ids != rendered
+    assert len(ids) == 256
+
+
 def test_windows_the_calibration_saw_are_left_out(model: LoadedModel, calibration: Path, tmp_path: Path) -> None:
     words = "abcdefgh ()=\n_.,"
     (tmp_path / "t.txt").write_text("".join(words[i * i % 17 % len(words)] for i in range(5 * LENGTH)))

@@ -2,13 +2,17 @@
 # The reference measurements of fidelity on one GPU: calibrates each model on sessions it is not measured on, measures
 # it on three windows, and writes per measurement the calibration (.safetensors, .json), the figures (.values.json), the
 # pages (a folder), and all of them into one results database.
-#   measure.sh SESSIONS OUT QWEN GEMMA    SESSIONS: a directory of recorded sessions; QWEN: Qwen2.5-Coder-1.5B; GEMMA:
-#                                         Gemma-3-270M (folders or hub ids). The third model is the embedded SmolLM2.
+#   measure.sh SESSIONS OUT QWEN GEMMA [NAME...]    SESSIONS: a directory of recorded sessions; QWEN: Qwen2.5-Coder-1.5B;
+#       GEMMA: Gemma-3-270M (folders, .gguf files or hub ids). The third model is the embedded SmolLM2. NAME: the
+#       measurements wanted, all of them by default: qwen-16k qwen-32k gemma-8k gemma-32k smollm2-8k.
 set -euo pipefail
 sessions=$1 out=$2 qwen=$3 gemma=$4
+shift 4
+wanted=" $* "
 mkdir -p "$out"
 
 measure() { # NAME MODEL LENGTH
+  [[ $wanted = "  " || $wanted = *" $1 "* ]] || return 0
   leadline calibrate "$2" --text "$sessions" --length "$3" --windows 3 --out "$out/$1.safetensors"
   leadline fidelity "$2" --text "$sessions" --length "$3" --windows 3 --grid full \
     --calibration "$out/$1.safetensors" --db "$out/fidelity.sqlite" --out "$out/$1" --json >"$out/$1.values.json"
