@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -39,12 +39,15 @@ class _Capture:
         return dense(query, keys, values, scaling)
 
 
-def windows(model: LoadedModel, text: Path, length: int, most: int | None = None) -> list[tuple[str, list[int]]]:
+def windows(
+    model: LoadedModel, text: Path, length: int, most: int | None = None, beside: Collection[str] = ()
+) -> list[tuple[str, list[int]]]:
     """Token windows of up to `length` tokens, (name, ids): the longest prompt of every session, or text cut up.
 
     `text` is a directory of sessions, a text file, or a directory of text files (by name, each cut up by itself). A
     session's window is the front of its longest rendered prompt; windows under an eighth of `length` are left out.
-    With `most`, reading stops at that many windows of the full length.
+    Of windows with the same tokens the first is kept. With `most`, reading stops at that many windows of the full
+    length, those whose sha256 is in `beside` not counted.
     """
     if not text.exists():
         raise UsageError(
@@ -55,10 +58,10 @@ def windows(model: LoadedModel, text: Path, length: int, most: int | None = None
                 do="give a text file, or a directory of sessions or of text files",
             )
         )
-    found = _first(_of_sessions(model, text, length), length, most)
+    found = _first(_of_sessions(model, text, length), length, most, beside)
     if not found:
         files = [text] if text.is_file() else sorted(p for p in text.rglob("*") if p.suffix in _TEXTS and p.is_file())
-        found = _first(_of_files(model, files, length), length, most)
+        found = _first(_of_files(model, files, length), length, most, beside)
     kept = [(name, ids) for name, ids in found if len(ids) * 8 >= length]
     if not kept:
         longest = max((len(ids) for _, ids in found), default=0)
@@ -137,13 +140,20 @@ def _of_files(model: LoadedModel, files: Sequence[Path], length: int) -> Iterato
         yield from ((f"{file.name}[{i}:{i + length}]", ids[i : i + length]) for i in range(0, len(ids), length))
 
 
-def _first(texts: Iterator[tuple[str, list[int]]], length: int, most: int | None) -> list[tuple[str, list[int]]]:
-    """All of them, or with `most` the first so many of the full length; all again where there are fewer."""
+def _first(
+    texts: Iterator[tuple[str, list[int]]], length: int, most: int | None, beside: Collection[str]
+) -> list[tuple[str, list[int]]]:
+    """All of them, or with `most` only those of the full length once there are so many; each text once."""
     found: list[tuple[str, list[int]]] = []
+    seen: set[str] = set()
     whole = 0
     for name, ids in texts:
+        identity = ids_sha256(ids)
+        if identity in seen:
+            continue
+        seen.add(identity)
         found.append((name, ids))
-        whole += len(ids) == length
+        whole += len(ids) == length and identity not in beside
         if most is not None and whole == most:
             return [(name, ids) for name, ids in found if len(ids) == length]
     return found

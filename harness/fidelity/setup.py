@@ -156,7 +156,7 @@ def _windows(
     if text is None:
         return library_windows(model.tokenizer, length, count, "held-out"), []
     seen = set(calibration.provenance.window_sha256s) if calibration is not None else set()
-    whole = [(name, ids) for name, ids in cut(model, text, length, count + len(seen)) if len(ids) == length]
+    whole = [(name, ids) for name, ids in cut(model, text, length, count, seen) if len(ids) == length]
     kept = [(name, ids) for name, ids in whole if ids_sha256(ids) not in seen]
     notes = (
         [f"{len(whole) - len(kept)} windows left out: the calibration was made on them"]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The reference measurements of fidelity on one GPU: calibrates each model on sessions it is not measured on, measures
-# it on three windows, and writes per measurement the calibration (.safetensors, .json), the figures (.values.json), the
-# pages (a folder), and all of them into one results database.
+# it on three windows, and writes per measurement NAME the calibration (NAME.safetensors, NAME.json), a results database
+# (NAME.sqlite), the figures (NAME.values.json) and the pages (a folder NAME).
 #   measure.sh SESSIONS OUT QWEN GEMMA [NAME...]    SESSIONS: a directory of recorded sessions; QWEN: Qwen2.5-Coder-1.5B;
 #       GEMMA: Gemma-3-270M (folders, .gguf files or hub ids). The third model is the embedded SmolLM2. NAME: the
 #       measurements wanted, all of them by default: qwen-16k qwen-32k gemma-8k gemma-32k smollm2-8k.
@@ -15,7 +15,7 @@ measure() { # NAME MODEL LENGTH
   [[ $wanted = "  " || $wanted = *" $1 "* ]] || return 0
   leadline calibrate "$2" --text "$sessions" --length "$3" --windows 3 --out "$out/$1.safetensors"
   leadline fidelity "$2" --text "$sessions" --length "$3" --windows 3 --grid full \
-    --calibration "$out/$1.safetensors" --db "$out/fidelity.sqlite" --out "$out/$1" --json >"$out/$1.values.json"
+    --calibration "$out/$1.safetensors" --db "$out/$1.sqlite" --out "$out/$1" --json >"$out/$1.values.json"
 }
 
 measure qwen-16k "$qwen" 16384
