@@ -75,7 +75,8 @@ class RunSpec(BaseModel):
     rule of `declared_pairs`. `margin` is the equivalence margin in agreement. `placement` says where stores and rows
     lie while a GPU decodes: both in its memory ("device"), rows on the host ("rows-host"), both there ("host").
     `timed_steps` steps of every branch are timed by stage there (0: none). `checked` poisons buffers and compares their
-    guards at every step, which is slow and changes no result.
+    guards at every step, which is slow and changes no result. `excerpt` characters of each prompt's end are stored for
+    the reader of a report (0: nothing of a session but its recorded steps).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -105,6 +106,7 @@ class RunSpec(BaseModel):
     placement: Literal["device", "rows-host", "host"] = "device"
     timed_steps: int = Field(default=0, ge=0)
     checked: bool = False
+    excerpt: int = Field(default=1200, ge=0)
     baseline: str = "sparq:r=16"
     family: tuple[tuple[str, str], ...] = ()
     margin: float = Field(default=0.05, gt=0, lt=1)
@@ -132,8 +134,9 @@ class RunSpec(BaseModel):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """The part that identifies a run: all but sessions, scanners, limit, checks and the calibration's path."""
-        values = self.model_dump(mode="json", exclude={"sessions", "scanners", "limit", "calibration", "checked"})
+        """The part that identifies a run: not sessions, scanners, limit, checks, excerpts or the calibration's path."""
+        beside = {"sessions", "scanners", "limit", "calibration", "checked", "excerpt"}
+        values = self.model_dump(mode="json", exclude=beside)
         values["k"] = self.selected
         # Named only where they are set, so that runs made before these fields existed keep their identity.
         for name in ("placement", "timed_steps"):

@@ -233,7 +233,8 @@ class Results:
                 values = point.model_dump(mode="json")
                 db.add(BranchPointRow(run_id=run, session_sha256=session_sha256, **values))
             else:
-                agree(self.path, f"step {point.step} of session {session_sha256[:12]}", point, row, BranchPointRecord)
+                name = f"step {point.step} of session {session_sha256[:12]}"
+                agree(self.path, name, point, row, BranchPointRecord, lenient={"prompt_tail"})
 
     def add_scanner(self, run: int, scanner: ScannerRecord) -> None:
         """Store a scanner. Label and whether kernels decoded it are kept from the first time."""

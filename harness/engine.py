@@ -38,8 +38,6 @@ from leadline.sessions.schema import Session
 from leadline.states import States
 from leadline.workload import SessionWork, capacity, choose
 
-PROMPT_TAIL = 1200  # characters of a prompt kept for the reader of a report
-
 
 @dataclass
 class Outcome:
@@ -167,7 +165,7 @@ class Replay:
             main = prefilled[self.spec.prefill_chunk]
             if i == 0:
                 states.observe_session(main.rows)
-            record = _point_record(point, came_from[self.spec.prefill_chunk], self.renderer)
+            record = _point_record(point, came_from[self.spec.prefill_chunk], self.renderer, self.spec.excerpt)
             self.results.add_branch_point(self.run, work.session.sha256, record)
             if missing[point.step]:
                 _Point(self, work, point, prefilled, states, check=i == 0).branches(missing[point.step])
@@ -320,8 +318,8 @@ def _chunk(contender: Contender, spec: RunSpec) -> int:
     return contender.record.prefill_chunk or spec.prefill_chunk
 
 
-def _point_record(point: BranchPoint, prefill_from: int, renderer: Renderer) -> BranchPointRecord:
-    tail = renderer.decode(point.prompt_ids[-600:])
+def _point_record(point: BranchPoint, prefill_from: int, renderer: Renderer, excerpt: int) -> BranchPointRecord:
+    tail = renderer.decode(point.prompt_ids[-excerpt:]) if excerpt else ""  # at least a character a token
     return BranchPointRecord(
         step=point.step,
         segment=point.segment,
@@ -330,5 +328,5 @@ def _point_record(point: BranchPoint, prefill_from: int, renderer: Renderer) -> 
         prefill_from=prefill_from,
         recorded_tokens=tuple(point.recorded_ids.tolist()),
         recorded_text=point.recorded_text,
-        prompt_tail=tail[-PROMPT_TAIL:],
+        prompt_tail=tail[-excerpt:] if excerpt else "",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,44 @@ EMBEDDED = "embedded"
 BUNDLED = "smollm2-135m-instruct.safetensors"
 
 
-def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
+@dataclass(frozen=True)
+class Part:
+    """The sessions that one of several processes works on: every `of`-th, starting with number `index` (from 1)."""
+
+    index: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """From "1/2". UsageError for anything else."""
+        index, slash, of = text.partition("/")
+        if not (slash and index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+            raise UsageError(
+                explain("no such part", field="--part", found=text, expected="I/N with I from 1 to N", do="e.g. 1/2")
+            )
+        return cls(int(index), int(of))
+
+
+WHOLE = Part(1, 1)
+
+
+def replay(spec: RunSpec, database: Path, command: str, part: Part = WHOLE) -> tuple[int, Outcome]:
     """Run `spec` into `database`, doing only what is missing. Returns the run's id and what was done.
 
-    Raises UsageError before any model is loaded for unknown scanners, missing sessions or a missing calibration.
-    KeyboardInterrupt leaves the run marked as interrupted and is raised on.
+    part: the share of the sessions to work on; other processes may work on the others at the same time, into the same
+    database. A run of parts is complete when a call without a part has found nothing missing. Raises UsageError before
+    any model is loaded for unknown scanners, missing sessions or a missing calibration. KeyboardInterrupt leaves the
+    run marked as interrupted and is raised on.
     """
+    if part != WHOLE and spec.limit is not None:
+        raise UsageError(
+            explain(
+                "a limit counts the sessions of one process",
+                field="--limit",
+                found=f"{spec.limit} with --part {part.index}/{part.of}",
+                do="leave one of them out",
+            )
+        )
     spec = canonical(spec)
     contenders(spec, None)  # names and options are checked before anything slow
     filters = parse_filters(list(spec.filters))
@@ -55,13 +87,14 @@ def replay(spec: RunSpec, database: Path, command: str) -> tuple[int, Outcome]:
         parts = contenders(spec, calibration.sha256 if calibration else None)
         run = results.start_run(spec, model_record(model, renderer), capture(str(model.device)), command)
         results.add_exclusions(run, list(_unread(found)))
-        expected = sum(len(discovery.sessions) for discovery in found)
+        sessions = list(_sessions(found))[part.index - 1 :: part.of]
         status: Any = "interrupted"
         try:
-            with on_stderr(min(expected, spec.limit or expected)) as progress:
+            with on_stderr(min(len(sessions), spec.limit or len(sessions))) as progress:
                 work = Replay(spec, run, results, model, renderer, parts, calibration, progress)
-                outcome = work.sessions(_sessions(found))
-            status = "partial" if outcome.failed else "complete"
+                outcome = work.sessions(sessions)
+            if part == WHOLE:
+                status = "partial" if outcome.failed else "complete"
         finally:
             results.finish(run, status)
         return run, outcome

@@ -95,8 +95,7 @@ def _steps(contents: Contents) -> list[str]:
 def _point(point: Point) -> list[str]:
     head = [
         f"### Step {point.step}, {plural(point.prompt_tokens, 'prompt token')}",
-        "End of the prompt:",
-        fence(point.prompt_tail),
+        *(("End of the prompt:", fence(point.prompt_tail)) if point.prompt_tail else ()),
         "Recorded:",
         fence(point.recorded),
     ]

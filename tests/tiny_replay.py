@@ -20,7 +20,7 @@ from leadline.calibrating import calibrate
 from leadline.config import RunSpec
 from leadline.engine import Outcome
 from leadline.model import LoadedModel, from_network
-from leadline.replaying import replay
+from leadline.replaying import WHOLE, Part, replay
 from leadline.scanners.calibration import save
 
 TEMPLATE = (
@@ -114,13 +114,13 @@ def spec(sessions: Path, calibration: Path, **changes: Any) -> RunSpec:
     return RunSpec.model_validate(values | changes)
 
 
-def run(wanted: RunSpec, database: Path, loaded: LoadedModel | None = None) -> tuple[int, Outcome]:
+def run(wanted: RunSpec, database: Path, loaded: LoadedModel | None = None, part: Part = WHOLE) -> tuple[int, Outcome]:
     """`leadline.replaying.replay` with the tiny model in place of a loaded one."""
     original = leadline.replaying.load_model
     found = loaded or model()
     leadline.replaying.load_model = lambda *_, **__: found
     try:
-        return replay(wanted, database, "tiny")
+        return replay(wanted, database, "tiny", part)
     finally:
         leadline.replaying.load_model = original
 
@@ -129,4 +129,5 @@ if __name__ == "__main__":
     import torch
 
     torch.set_num_threads(1)
-    run(spec(Path(sys.argv[1]), Path(sys.argv[3])), Path(sys.argv[2]))
+    share = Part.parse(sys.argv[4]) if len(sys.argv) > 4 else WHOLE
+    run(spec(Path(sys.argv[1]), Path(sys.argv[3])), Path(sys.argv[2]), part=share)

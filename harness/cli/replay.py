@@ -53,6 +53,9 @@ def replay(
     redact: Annotated[
         bool | None, typer.Option("--redact", help="Replace keys, addresses and home paths before anything is stored.")
     ] = None,
+    part: Annotated[
+        str, typer.Option("--part", help="I/N: this process's share of the sessions; see docs/gpu.md.")
+    ] = "1/1",
 ) -> None:
     """Replay recorded sessions: one prefill per session, a greedy branch per scanner at each branch point.
 
@@ -76,7 +79,7 @@ def replay(
         "baseline": baseline,
         "redact": redact,
     }
-    run(load_spec(flags, config), db)
+    run(load_spec(flags, config), db, part)
 
 
 def _absolute(path: str) -> str:
@@ -89,6 +92,7 @@ def resume(
     number: Annotated[
         int | None, typer.Option("--run", help="Which run; default: the only one, or the latest.")
     ] = None,
+    part: Annotated[str, typer.Option("--part", help="I/N: this process's share of the sessions.")] = "1/1",
 ) -> None:
     """Go on with a run: do what its database does not hold yet."""
     from leadline.database import Results
@@ -98,21 +102,24 @@ def resume(
         if not runs:
             raise UsageError(explain("there is no run to resume", file=db, do="start one with `leadline replay`"))
         spec = results.spec(runs[-1].id if number is None else number)
-    run(spec, db)
+    run(spec, db, part)
 
 
-def run(spec: RunSpec, db: Path) -> None:
+def run(spec: RunSpec, db: Path, part: str = "1/1") -> None:
     """Run and say what was done; exit 1 where something failed, 130 when interrupted."""
     from leadline.environment import command_line
+    from leadline.replaying import WHOLE, Part, resume_command
     from leadline.replaying import replay as go
-    from leadline.replaying import resume_command
 
+    share = Part.parse(part)
     try:
-        number, outcome = go(spec, db, command_line())
+        number, outcome = go(spec, db, command_line(), share)
     except KeyboardInterrupt:
         raise interrupted(resume_command(db)) from None
     done = f"run {number}: {outcome.written} branches decoded, {outcome.kept} were there already"
     print(f"{done}, {outcome.failed} failed" if outcome.failed else done)
+    if share != WHOLE:
+        print(f"this was part {part}; when all are done: {resume_command(db)}")
     print(f"results: {db}\nreport:  {shlex.join(['leadline', 'report', str(db)])}")
     if outcome.failed:
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ from leadline.graph.cursor import Selection
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.rows import Union
 
-SPLITS = 16  # of the rows of a union, for attention over them
+PROGRAMS = 128  # for attention over the rows of a union, about as many as a large GPU has multiprocessors
 DENSE_SPLITS = 136  # of all rows
 GUARD = 256  # bytes before and behind a buffer
 _PATTERN = 0xA5
@@ -109,6 +109,11 @@ class Spaces:
     dense: Any
 
 
+def splits(heads: int) -> int:
+    """Parts that the rows of one KV head's union are taken in, 16 to 64."""
+    return min(64, max(16, 1 << (PROGRAMS // heads).bit_length() - 1))
+
+
 def _spaces(heads: int, group: int, d: int, columns: int, k: int, device: torch.device) -> Spaces:
     """Empty on a CPU, whose references need none."""
     if device.type != "cuda":
@@ -118,8 +123,8 @@ def _spaces(heads: int, group: int, d: int, columns: int, k: int, device: torch.
     from leadline.kernels.topk import triton as topk
 
     return Spaces(
-        topk.workspace(heads * group, columns, device),
+        topk.workspace(heads * group, columns, device, k),
         rows.workspace(heads, group, k, device),
-        attention.workspace(heads, group, d, SPLITS, device),
+        attention.workspace(heads, group, d, splits(heads), device),
         attention.workspace(heads, group, d, DENSE_SPLITS, device),
     )

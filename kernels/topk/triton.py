@@ -1,6 +1,6 @@
 """Exact top-k in Triton: several programs a row, no sort, no buffer that a crowded row could overflow (see README.md).
 
-Scores are compared as int32 keys in the order of the floats. The k-th largest of the maxima of 64-token blocks is a
+Scores are compared as int32 keys in the order of the floats. The k-th largest of the maxima of blocks of tokens is a
 lower bound of the k-th largest score, so only blocks that reach it are read again; what is above it in them, and the
 first k that equal it, are collected in index order, and one program a row finds the exact k-th largest among that by
 bisection of the keys.
@@ -21,17 +21,21 @@ from leadline.kernels.planes import BLOCK
 _WIDEST = 16384  # block maxima that one program holds
 _CHUNK = 4096  # scores that a program reads at a time
 _PROGRAMS = 32  # a row, at most
+_FINEST = 8  # tokens of a block, at least
+_MAXIMA = 4  # blocks for each selected token, where they can be made so small
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """Buffers of one size, reused by every call: rows R, capacity tokens. `invalid` becomes 1 where a candidate that
-    was looked at is not a number (such a candidate ranks above +inf); nothing resets it.
+    """Buffers of one size, reused by every call: rows R, capacity tokens, in blocks of `unit` tokens whose maxima are
+    taken and spans of whole blocks that are looked into. `invalid` becomes 1 where a candidate that was looked at is
+    not a number (such a candidate ranks above +inf); nothing resets it.
     """
 
     capacity: int
+    unit: int
     span: int
-    peaks: Tensor  # fp32 [R, blocks of 64]
+    peaks: Tensor  # fp32 [R, units]
     blocks: Tensor  # int32 [R, spans], those that reach the bound
     bound: Tensor  # int32 [R, 2]: the bound, the number of spans that reach it
     counts: Tensor  # int32 [R, 2, chunks], candidates above the bound and equal to it
@@ -40,9 +44,14 @@ class Workspace:
     invalid: Tensor  # int32 [1]
 
 
-def workspace(rows: int, capacity: int, device: torch.device) -> Workspace:
-    """Buffers for `rows` rows of up to `capacity` scores: about 8 bytes a score."""
-    span = BLOCK
+def workspace(rows: int, capacity: int, device: torch.device, k: int = 0) -> Workspace:
+    """Buffers for `rows` rows of up to `capacity` scores: about 8 bytes a score. k: how many will be selected, which
+    makes blocks smaller than the store's where a row has few blocks for so many; selections do not depend on it.
+    """
+    unit = BLOCK
+    while unit > _FINEST and capacity < _MAXIMA * unit * k:
+        unit //= 2
+    span = unit
     while triton.cdiv(capacity, span) > _WIDEST:
         span *= 2
 
@@ -52,8 +61,9 @@ def workspace(rows: int, capacity: int, device: torch.device) -> Workspace:
     spans = triton.cdiv(capacity, span)
     return Workspace(
         capacity=capacity,
+        unit=unit,
         span=span,
-        peaks=empty(rows, triton.cdiv(capacity, BLOCK), dtype=torch.float32),
+        peaks=empty(rows, triton.cdiv(capacity, unit), dtype=torch.float32),
         blocks=empty(rows, spans),
         bound=empty(rows, 2),
         counts=empty(rows, 2, triton.cdiv(spans * span, _CHUNK)),
@@ -79,16 +89,17 @@ def _topk_peaks(
     row_stride: tl.tensor,
     length_stride: tl.tensor,
     blocks: tl.tensor,
+    unit: tl.constexpr,
     many: tl.constexpr,
 ) -> None:
-    """The largest score of each 64-token block of a row, +inf where one is not a number."""
+    """The largest score of each block of `unit` tokens of a row, +inf where one is not a number."""
     row = tl.program_id(1).to(tl.int64)
     n = tl.load(lengths + row * length_stride)
     first = tl.program_id(0) * many
-    if first * 64 >= n:
+    if first * unit >= n:
         return
     block = first + tl.arange(0, many)
-    token = block[:, None] * 64 + tl.arange(0, 64)[None, :]
+    token = block[:, None] * unit + tl.arange(0, unit)[None, :]
     score = tl.load(scores + row * row_stride + token, mask=token < n, other=float("-inf"))
     score = tl.where(score == score, score, float("inf"))
     tl.store(peaks + row * blocks + block, tl.max(score, 1), mask=block < blocks)
@@ -109,11 +120,12 @@ def _topk_bound(
     k: tl.tensor,
     sink: tl.tensor,
     local: tl.tensor,
+    unit: tl.constexpr,
     fold: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
     """The `wanted`-th largest of the maxima of spans that hold candidates only, and the list of spans to look into."""
-    span: tl.constexpr = 64 * fold
+    span: tl.constexpr = unit * fold
     row = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + row * length_stride)
     if covered is not None:
@@ -335,8 +347,9 @@ def select_ids(
     scores: fp32 `[R, capacity]`, contiguous in the last dimension. lengths: int32 `[R]` (or `[1]`), the tokens a row
     has; what lies past them is not read. Selection is that of the reference: the first `sink`, the last `local`, the
     best of the rest, ties to the smallest position; everything where a row has no more than k. peaks: fp32 `[R, b]`,
-    the maxima of the first b 64-token blocks (+inf for NaN) where the scan has written them; covered: int32 `[1]`, how
-    many of them hold. Candidates that are NaN set `space.invalid`. Nothing waits for the host.
+    the maxima of the first b 64-token blocks (+inf for NaN) where the scan has written them, used where the workspace
+    has no smaller blocks; covered: int32 `[1]`, how many of them hold. Candidates that are NaN set `space.invalid`.
+    Nothing waits for the host.
     """
     if k < sink + local:
         raise ValueError(f"k={k} counts sink={sink} and local={local} tokens and must be at least their sum")
@@ -349,16 +362,15 @@ def select_ids(
     out = torch.empty(rows, k, dtype=torch.int32, device=scores.device) if out is None else out
     step = 0 if lengths.numel() == 1 else 1
     wanted = k - sink - local
-    span, chunks = space.span, triton.next_power_of_2(space.counts.shape[2])
+    unit, span, chunks = space.unit, space.span, triton.next_power_of_2(space.counts.shape[2])
     programs = min(_PROGRAMS, space.counts.shape[2])
     window = (sink, local)
     if wanted and k < capacity:
-        if peaks is None:
+        if peaks is None or unit < BLOCK:
             peaks, covered = space.peaks, None
-            grid = (triton.cdiv(peaks.shape[1], _CHUNK // BLOCK), rows)
-            _topk_peaks[grid](
-                scores, lengths, peaks, scores.stride(0), step, peaks.shape[1], _CHUNK // BLOCK, num_warps=4
-            )
+            many = _CHUNK // unit
+            grid = (triton.cdiv(peaks.shape[1], many), rows)
+            _topk_peaks[grid](scores, lengths, peaks, scores.stride(0), step, peaks.shape[1], unit, many, num_warps=4)
         width = triton.next_power_of_2(space.blocks.shape[1])
         _topk_bound[(rows,)](
             peaks,
@@ -373,7 +385,8 @@ def select_ids(
             wanted,
             k,
             *window,
-            fold=span // BLOCK,
+            unit=unit,
+            fold=span // unit,
             width=width,
             num_warps=16 if width > 4096 else 4,
         )

@@ -171,12 +171,12 @@ def check_topk(report: Report) -> None:
         "mostly -inf": torch.where(noise > 3.2, noise, -torch.inf),
         "-inf alone": torch.full_like(noise, -torch.inf),
     }
-    space = topk.workspace(count, LONG, DEVICE)
     lengths = torch.full((count,), LONG, dtype=torch.int32, device=DEVICE)
     lengths[count // 2 :] -= 1000
     for name, scores in kinds.items():
         for k in (128,) if SMALL else (512, 2048):
             with report.check(f"top-{k} of {count} x {LONG}, {name}"):
+                space = topk.workspace(count, LONG, DEVICE, 4 * k)  # blocks of 64 tokens and of fewer
                 mask = select(scores.view(count, 1, 1, LONG), lengths.long(), k=k, sink=4, local=32).view(count, -1)
                 expected = positions(mask, k)
                 for buffer in (space.blocks, space.bound, space.counts, space.keys, space.index):
@@ -195,8 +195,10 @@ def check_topk(report: Report) -> None:
             some = torch.tensor([n], dtype=torch.int32, device=DEVICE)
             scores = kinds["crowded in [1, 1.245)"][:2, : max(n, 600)].contiguous()
             some = some.clamp(max=scores.shape[1])
+            space = topk.workspace(2, scores.shape[1], DEVICE, 512)
             mask = select(scores.view(2, 1, 1, -1), some.long().expand(2), k=512, sink=4, local=32).view(2, -1)
-            assert torch.equal(topk.select_ids(scores, some, k=512, sink=4, local=32), positions(mask, 512))
+            found = topk.select_ids(scores, some, k=512, sink=4, local=32, space=space)
+            assert torch.equal(found, positions(mask, 512))
     if not SMALL:
         with report.check("top-512 of rows 2^31 scores apart"):
             far = torch.empty((1 << 31) + 70000, device=DEVICE).as_strided((2, 65536), (1 << 31, 1))

@@ -175,9 +175,9 @@ def time_selection() -> None:
     for n in (1 << 20, 1 << 17):
         scores = normal(32, n)
         lengths = torch.tensor([n], dtype=torch.int32, device=DEVICE)
-        space = topk.workspace(32, n, DEVICE)
         peaks = scores.unflatten(-1, (-1, BLOCK)).amax(-1)
         for k in (512, 2048):
+            space = topk.workspace(32, n, DEVICE, k)
             select = partial(topk.select_ids, lengths=lengths, k=k, **window, space=space)
             out = torch.empty(32, k, dtype=torch.int32, device=DEVICE)
             row(f"top-{k} of 32 x {n >> 10}k from scores alone", partial(select, scores, out=out), 4.0 * 32 * n)

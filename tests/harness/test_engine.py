@@ -20,6 +20,7 @@ from leadline.config import RunSpec
 from leadline.database import Results
 from leadline.errors import UsageError
 from leadline.model import LoadedModel
+from leadline.replaying import Part
 
 TIMING = {
     "wall_ms",
@@ -183,6 +184,40 @@ def test_killed_at_ten_random_moments_it_ends_in_the_same_tables(database: Path,
     assert figures(killed) == figures(reference)
 
 
+def test_two_processes_share_a_run(database: Path, place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    """At the same time, into one file that neither has made: every branch once, complete when nothing is missing."""
+    shared, driver = tmp_path / "shared.sqlite", Path(tiny_replay.__file__)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(driver.parent)}
+    command = [sys.executable, str(driver), place / "sessions", shared, place / "calibration.safetensors"]
+    processes = [subprocess.Popen([*command, f"{part}/2"], env=environment) for part in (1, 2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+
+    def decoded(path: Path) -> set[tuple[object, ...]]:
+        names = ("session_sha256", "step", "scanner_sha256", "tokens")
+        return {tuple(row[name] for name in names) for row in figures(path)}
+
+    assert decoded(shared) == decoded(database)
+    with Results.open(shared, read_only=True) as results:
+        assert results.runs()[0].status == "interrupted"
+    _, outcome = tiny_replay.run(wanted(place), shared, loaded)
+    assert (outcome.written, outcome.kept) == (0, len(figures(database)))
+    with Results.open(shared, read_only=True) as results:
+        assert [summary.status for summary in results.runs()] == ["complete"]
+
+
+def test_a_part_takes_its_share_of_the_sessions(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    sessions = [
+        tiny_replay.run(wanted(place), tmp_path / f"{i}.sqlite", loaded, Part(i, 2))[1].sessions for i in (1, 2)
+    ]
+    assert sum(sessions) == tiny_replay.run(wanted(place), tmp_path / "whole.sqlite", loaded)[1].sessions
+    assert min(sessions) > 0
+    for text in ("0/2", "3/2", "1", "a/b", "1/2/3", "-1/2"):
+        with pytest.raises(UsageError, match="--part"):
+            Part.parse(text)
+    with pytest.raises(UsageError, match="--limit"):
+        tiny_replay.run(wanted(place, limit=1), tmp_path / "x.sqlite", loaded, Part(1, 2))
+
+
 def count(database: Path) -> int:
     """Stored branches; 0 while the database does not exist or is being made."""
     if not database.exists():
@@ -272,6 +307,25 @@ def test_redaction_reaches_what_is_stored(place: Path, loaded: LoadedModel, tmp_
         with sqlite3.connect(database) as connection:
             texts = connection.execute("SELECT recorded_text FROM branch_point").fetchall()
         assert any(secret in text for (text,) in texts) is found
+
+
+def test_excerpts_of_prompts_are_as_long_as_asked_for(
+    database: Path, place: Path, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    """And are no part of what identifies a run: it goes on where one with other excerpts stopped."""
+    copy = tmp_path / "copy.sqlite"
+    tiny_replay.run(wanted(place, scanners=("quest",), excerpt=0), copy, loaded)
+    run, outcome = tiny_replay.run(wanted(place, scanners=("quest",), excerpt=10), copy, loaded)
+    assert (run, outcome.written) == (1, 0)
+
+    def excerpts(path: Path) -> set[int]:
+        with sqlite3.connect(path) as connection:
+            return {len(text) for (text,) in connection.execute("SELECT prompt_tail FROM branch_point")}
+
+    assert excerpts(copy) == {0}
+    assert all(300 < length <= 1200 for length in excerpts(database))
+    tiny_replay.run(wanted(place, scanners=("quest",), excerpt=10, limit=1), tmp_path / "ten.sqlite", loaded)
+    assert excerpts(tmp_path / "ten.sqlite") == {10}
 
 
 def test_steps_left_out_are_listed_with_the_reason(database: Path) -> None:

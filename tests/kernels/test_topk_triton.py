@@ -24,8 +24,15 @@ def expected(scores: Tensor, lengths: Tensor, k: int, sink: int, local: int) -> 
 
 
 def chosen(scores: Tensor, lengths: Tensor, k: int, sink: int, local: int, **more: Tensor) -> Tensor:
+    """What is selected with blocks of 64 tokens, and with blocks that are smaller the larger k is: the same."""
+    coarse, fine = (_chosen(scores, lengths, k, sink, local, known, **more) for known in (0, k))
+    assert torch.equal(coarse, fine)
+    return fine
+
+
+def _chosen(scores: Tensor, lengths: Tensor, k: int, sink: int, local: int, known: int, **more: Tensor) -> Tensor:
     topk = kernels_of("topk")
-    space = topk.workspace(*scores.shape, torch.device(DEVICE))
+    space = topk.workspace(*scores.shape, torch.device(DEVICE), known)
     for buffer in (space.peaks, space.blocks, space.bound, space.counts, space.keys, space.index):
         buffer.fill_(-1)
     past = torch.where(torch.arange(scores.shape[1]) < lengths.view(-1, 1), scores, torch.nan)
@@ -89,6 +96,14 @@ def test_short_rows(n: int) -> None:
 def test_more_wanted_than_there_are_blocks() -> None:
     scores, lengths = rows_of("normal", 700), torch.tensor([700, 640])
     assert torch.equal(chosen(scores, lengths, 600, 4, 32), expected(scores, lengths, 600, 4, 32))
+
+
+def test_blocks_shrink_until_there_are_four_for_every_selected_token() -> None:
+    topk, device = kernels_of("topk"), torch.device(DEVICE)
+    units = {(n, k): topk.workspace(1, n, device, k).unit for n in (20_000, 110_000, 1 << 20) for k in (0, 512, 2048)}
+    assert [units[20_000, k] for k in (0, 512, 2048)] == [64, 8, 8]
+    assert [units[110_000, k] for k in (0, 512, 2048)] == [64, 32, 8]
+    assert [units[1 << 20, k] for k in (0, 512, 2048)] == [64, 64, 64]
 
 
 def test_maxima_the_scan_has_written() -> None:
