@@ -76,7 +76,8 @@ class RunSpec(BaseModel):
     lie while a GPU decodes: both in its memory ("device"), rows on the host ("rows-host"), both there ("host").
     `timed_steps` steps of every branch are timed by stage there (0: none). `checked` poisons buffers and compares their
     guards at every step, which is slow and changes no result. `excerpt` characters of each prompt's end are stored for
-    the reader of a report (0: nothing of a session but its recorded steps).
+    the reader of a report (0: nothing of a session but its recorded steps). Sessions of one source form a cluster;
+    `clusters` are groups of sources that count as one, of recordings that tell of the same tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,6 +111,7 @@ class RunSpec(BaseModel):
     baseline: str = "sparq:r=16"
     family: tuple[tuple[str, str], ...] = ()
     margin: float = Field(default=0.05, gt=0, lt=1)
+    clusters: tuple[tuple[str, ...], ...] = ()
 
     @field_validator("sessions", "scanners", "filters", mode="before")
     @classmethod
@@ -123,6 +125,10 @@ class RunSpec(BaseModel):
             raise ValueError(f"k={k} must be larger than sink + local = {self.sink + self.local}, which it counts")
         if self.noise_chunk == self.prefill_chunk:
             raise ValueError(f"noise_chunk={self.noise_chunk} must differ from prefill_chunk; 0 runs no noise floor")
+        grouped = [source for group in self.clusters for source in group]
+        if len(grouped) != len(set(grouped)):
+            twice = next(source for source in grouped if grouped.count(source) > 1)
+            raise ValueError(f"clusters name the source {twice!r} twice: join the two groups")
         if self.max_context <= self.max_new_tokens:
             raise ValueError(f"max_context={self.max_context} leaves no room for max_new_tokens={self.max_new_tokens}")
         return self
@@ -132,10 +138,14 @@ class RunSpec(BaseModel):
         """k, or its default for this max_context."""
         return self.k if self.k is not None else default_k(self.max_context)
 
+    def cluster(self, source: str) -> str:
+        """The source that a session of this source counts as: the first of its group, else itself."""
+        return next((group[0] for group in self.clusters if source in group), source)
+
     @property
     def protocol(self) -> dict[str, Any]:
-        """The part that identifies a run: not sessions, scanners, limit, checks, excerpts or the calibration's path."""
-        beside = {"sessions", "scanners", "limit", "calibration", "checked", "excerpt"}
+        """The part that identifies a run: not its sessions, scanners or limit, nor what changes no result."""
+        beside = {"sessions", "scanners", "limit", "calibration", "checked", "excerpt", "clusters"}
         values = self.model_dump(mode="json", exclude=beside)
         values["k"] = self.selected
         # Named only where they are set, so that runs made before these fields existed keep their identity.

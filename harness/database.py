@@ -198,7 +198,9 @@ class Results:
     # --- what a run works on ------------------------------------------------------------------------------------------
 
     def add_session(self, run: int, session: SessionRecord) -> None:
-        """Store a session. What the same content is called and where it lies is kept from the first time."""
+        """Store a session. What the same content is called and where it lies is kept from the first time, the source
+        that it counts as from the last.
+        """
         lenient = {"id", "format", "path", "source", "notes", "dense_perplexity"}
         with self.transaction() as db:
             row = db.get(SessionRow, (run, session.sha256))
@@ -207,6 +209,7 @@ class Results:
                 db.add(SessionRow(run_id=run, position=position, **session.model_dump(mode="json")))
             else:
                 agree(self.path, f"session {session.id}", session, row, SessionRecord, lenient)
+                row.source = session.source
 
     def set_dense_perplexity(self, run: int, session_sha256: str, value: float) -> None:
         """Store the perplexity of the session's recorded steps under dense attention."""

@@ -131,7 +131,7 @@ class Replay:
             id=session.id,
             format=session.format,
             path=session.path,
-            source=session.source,
+            source=self.spec.cluster(session.source),
             view=session.view,
             steps=len(session.steps),
             segments=len(session.segments),

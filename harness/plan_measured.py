@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from leadline.database import Results
 from leadline.errors import UsageError, explain
+from leadline.plan_records import PointPlan
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Times of a finished run: milliseconds of a decode step by scanner, and what a branch takes besides decoding."""
+    """Times of a finished run: milliseconds of a decode step by scanner, the share of `max_new_tokens` that its
+    branches took before they ended their turn, and seconds per prompt token of a branch for all else (prefill, capture,
+    loading; teacher forcing too where no kernels did it). `fused` are the scanners whose teacher-forced texts went
+    through the decode step.
+    """
 
     by_label: dict[str, float]
+    fused: frozenset[str]
+    share: float
     other_seconds: float
     source: str
 
@@ -22,13 +30,27 @@ class Measured:
         """The scanner's own, or the mean of all."""
         return self.by_label.get(label, sum(self.by_label.values()) / len(self.by_label))
 
+    def seconds(self, labels: Sequence[str], points: Sequence[PointPlan], max_new_tokens: int) -> float:
+        """Seconds that one process takes for these branch points under these scanners."""
+        total = 0.0
+        for point in points:
+            steps = self.share * max_new_tokens
+            forced = steps + min(point.recorded_tokens, max_new_tokens)
+            for label in labels:
+                by_kernels = label in self.fused or (label not in self.by_label and bool(self.fused))
+                counted = steps + (forced if by_kernels else 0)
+                total += counted * self.step_ms(label) / 1000 + self.other_seconds * point.prompt_tokens
+        return total
+
     @classmethod
     def of(cls, path: Path) -> Measured:
         """From the latest run of a results database that wrote anything. UsageError where there is none."""
         with Results.open(path, read_only=True) as results:
             branches = results.query(
-                "SELECT r.run_id AS run, s.label AS label, c.wall_ms AS ms, c.decode_steps AS steps, "
-                "c.context_tokens AS context FROM step_result r JOIN step_cost c ON c.step_result_id = r.id "
+                "SELECT r.run_id AS run, s.label AS label, s.fused AS fused, c.wall_ms AS ms, c.decode_steps AS steps, "
+                "c.context_tokens AS context, (SELECT COALESCE(SUM(f.tokens), 0) FROM teacher_forced f "
+                "WHERE f.step_result_id = r.id) AS forced FROM step_result r "
+                "JOIN step_cost c ON c.step_result_id = r.id "
                 "JOIN scanner s ON s.run_id = r.run_id AND s.sha256 = r.scanner_sha256 "
                 "JOIN environment e ON e.id = r.environment_id WHERE e.ended IS NOT NULL ORDER BY r.id"
             )
@@ -45,16 +67,19 @@ class Measured:
                 "AND id IN (SELECT environment_id FROM step_result)",
                 {"run": run},
             )
+            longest = results.spec(run).max_new_tokens
         elapsed = sum((_time(row["ended"]) - _time(row["started"])).total_seconds() for row in machine)
-        decode = sum(branch["ms"] * branch["steps"] for branch in branches) / 1000
+        stepped = sum(b["ms"] * (b["steps"] + (b["forced"] if b["fused"] else 0)) for b in branches) / 1000
         labels = {branch["label"] for branch in branches}
         own = {label: [branch["ms"] for branch in branches if branch["label"] == label] for label in labels}
-        context = sum(branch["context"] for branch in branches) / len(branches)
-        where = machine[-1]["gpu"] or machine[-1]["cpu"]
+        tokens = sum(branch["context"] for branch in branches)
+        where = f"{tokens / len(branches):.0f} tokens in the mean, on {machine[-1]['gpu'] or machine[-1]['cpu']}"
         return cls(
             {label: sum(values) / len(values) for label, values in own.items()},
-            max(0.0, elapsed - decode) / len(branches),
-            f"run {run} of {path}: {len(branches)} branches at {context:.0f} tokens in the mean, on {where}",
+            frozenset(branch["label"] for branch in branches if branch["fused"]),
+            sum(branch["steps"] for branch in branches) / (len(branches) * longest),
+            max(0.0, elapsed - stepped) / tokens,
+            f"run {run} of {path}: {len(branches)} branches, {where}",
         )
 
 

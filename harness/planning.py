@@ -273,8 +273,8 @@ def _seconds(
     points = [point for session in sessions for point in session.points]
     if given.like is not None:
         measured = Measured.of(given.like)
-        decode = sum(measured.step_ms(scanner.label) for scanner in scanners) * spec.max_new_tokens / 1000
-        return len(points) * (decode + len(scanners) * measured.other_seconds), measured.source
+        labels = [scanner.label for scanner in scanners]
+        return measured.seconds(labels, points, spec.max_new_tokens), measured.source
     weights, parameters = step_weight_bytes(model), step_weight_bytes(model) // setting.element
     flops = costs.GPU_FLOPS if gpu else costs.CPU_FLOPS_PER_THREAD * torch.get_num_threads()
     seconds = sum(

@@ -54,7 +54,7 @@ def replay(
         bool | None, typer.Option("--redact", help="Replace keys, addresses and home paths before anything is stored.")
     ] = None,
     part: Annotated[
-        str, typer.Option("--part", help="I/N: this process's share of the sessions; see docs/gpu.md.")
+        str, typer.Option("--part", envvar="LEADLINE_PART", help="I/N: this process's share of the sessions.")
     ] = "1/1",
 ) -> None:
     """Replay recorded sessions: one prefill per session, a greedy branch per scanner at each branch point.
@@ -92,7 +92,9 @@ def resume(
     number: Annotated[
         int | None, typer.Option("--run", help="Which run; default: the only one, or the latest.")
     ] = None,
-    part: Annotated[str, typer.Option("--part", help="I/N: this process's share of the sessions.")] = "1/1",
+    part: Annotated[
+        str, typer.Option("--part", envvar="LEADLINE_PART", help="I/N: this process's share of the sessions.")
+    ] = "1/1",
 ) -> None:
     """Go on with a run: do what its database does not hold yet."""
     from leadline.database import Results

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from leadline.cli import app, main
 from leadline.errors import MachineError, UsageError
-from leadline.plan_records import RunPlan
+from leadline.plan_measured import Measured
+from leadline.plan_records import PointPlan, RunPlan
 
 RUNNER = CliRunner()
 
@@ -110,5 +111,19 @@ def test_measured_times_come_from_the_database_that_is_named(place: Path, tmp_pa
     assert branches == 8
     assert found.seconds == pytest.approx(100 / 8 * found.branches)
     assert "8 branches" in found.seconds_from
+    with sqlite3.connect(database) as connection:  # by kernels, turns ended half way: forced texts take steps as well
+        connection.execute("UPDATE scanner SET fused = 1")
+        connection.execute("UPDATE step_cost SET decode_steps = 2")
+        connection.execute("UPDATE teacher_forced SET tokens = CASE text WHEN 'recorded' THEN 4 ELSE 2 END")
+        texts = connection.execute("SELECT count(*) FROM teacher_forced").fetchone()[0]
+    assert texts == 16
+    again = RunPlan.model_validate(
+        json.loads(RUNNER.invoke(app, [*arguments(place, "--json"), "--like", str(database)]).stdout)
+    )
+    assert again.seconds == pytest.approx(100 / 8 * found.branches)
+    longer = Measured.of(database)
+    points = [PointPlan(step=1, prompt_tokens=1000, prefilled_tokens=1000, recorded_tokens=2)]
+    assert longer.share == 0.5
+    assert longer.seconds(["exact"], points, 8) == pytest.approx((4 + 4 + 2) * 0.01 + 1000 * longer.other_seconds)
     failed = RUNNER.invoke(app, arguments(place, "--like", str(tmp_path / "missing.sqlite")))
     assert isinstance(failed.exception, UsageError)

@@ -309,6 +309,22 @@ def test_redaction_reaches_what_is_stored(place: Path, loaded: LoadedModel, tmp_
         assert any(secret in text for (text,) in texts) is found
 
 
+def test_sources_that_count_as_one_do_so_from_then_on(place: Path, loaded: LoadedModel, tmp_path: Path) -> None:
+    database = tmp_path / "x.sqlite"
+
+    def sources(**changes: Any) -> list[str]:
+        run, _ = tiny_replay.run(wanted(place, scanners=("quest",), **changes), database, loaded)
+        with sqlite3.connect(database) as connection:
+            found = connection.execute("SELECT source FROM session WHERE run_id = ? ORDER BY position", (run,))
+            return [source for (source,) in found]
+
+    first, second = sources()
+    assert first != second
+    assert sources(clusters=((second, first),)) == [second, second]
+    with pytest.raises(ValueError, match="twice"):
+        RunSpec(sessions=("x",), clusters=(("a", "b"), ("b", "c")))
+
+
 def test_excerpts_of_prompts_are_as_long_as_asked_for(
     database: Path, place: Path, loaded: LoadedModel, tmp_path: Path
 ) -> None:
