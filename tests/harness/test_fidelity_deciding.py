@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_replay
@@ -137,9 +138,18 @@ def test_a_folder_of_text_files_is_text(model: LoadedModel, tmp_path: Path) -> N
 
 def test_reading_stops_at_so_many_whole_windows(model: LoadedModel, tmp_path: Path) -> None:
     from leadline.calibrating import windows
+    from leadline.fidelity.window import ids_sha256
+
+    def found(**limits: Any) -> list[str]:
+        return [name for name, _ in windows(model, tmp_path, 400, **limits)]
 
     (tmp_path / "a.txt").write_text("a" * 300)
-    (tmp_path / "b.txt").write_text("b" * 900)
-    assert [name for name, _ in windows(model, tmp_path, 400, most=1)] == ["b.txt[0:400]"]
-    assert len(windows(model, tmp_path, 400, most=2)) == 2
-    assert len(windows(model, tmp_path, 400, most=9)) == 4, "fewer than asked for: all there are"
+    (tmp_path / "b.txt").write_text("b" * 400 + "c" * 400 + "d" * 100)
+    (tmp_path / "e.txt").write_text("c" * 400 + "e" * 400)
+    every = ["a.txt[0:400]", "b.txt[0:400]", "b.txt[400:800]", "b.txt[800:1200]", "e.txt[400:800]"]
+    assert found() == every, "a text that was there already is taken once"
+    assert found(most=1) == every[1:2]
+    assert found(most=3) == [every[1], every[2], every[4]]
+    assert found(most=9) == every, "fewer than asked for: all there are"
+    known = [ids_sha256(ids) for name, ids in windows(model, tmp_path, 400) if name == every[1]]
+    assert found(most=1, beside=known) == every[1:3], "one that is known does not count"
