@@ -111,7 +111,8 @@ class Spaces:
 
 def splits(heads: int) -> int:
     """Parts that the rows of one KV head's union are taken in, 16 to 64."""
-    return min(64, max(16, 1 << (PROGRAMS // heads).bit_length() - 1))
+    fill = 1 << (PROGRAMS // heads).bit_length() >> 1  # the largest power of two in it, 0 in 0
+    return min(64, max(16, fill))
 
 
 def _spaces(heads: int, group: int, d: int, columns: int, k: int, device: torch.device) -> Spaces:

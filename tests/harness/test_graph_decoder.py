@@ -21,7 +21,7 @@ from leadline.graph.comparison import compare
 from leadline.graph.cursor import Cursor, Selection
 from leadline.graph.lanes import Bench, PlaneLane, has_lane, lane
 from leadline.graph.network import DecodeNetwork
-from leadline.graph.scratch import GuardBroken, Scratch
+from leadline.graph.scratch import GuardBroken, Scratch, splits
 from leadline.kernels.planes import BLOCK
 from leadline.model import LoadedModel
 from leadline.prefill import extend
@@ -123,6 +123,11 @@ def test_a_forced_text_is_the_engine_s(spec: str) -> None:
     assert found[1].exp().sum(-1).tolist() == pytest.approx([1.0] * len(text), abs=1e-5)
     assert tokens[0] == tokens[1]
     assert tokens[1][0] == tokens[1][1]  # forcing leaves nothing behind
+
+
+@pytest.mark.parametrize(("heads", "parts"), [(1, 64), (2, 64), (3, 32), (8, 16), (32, 16), (128, 16), (1000, 16)])
+def test_few_heads_are_taken_in_more_parts(heads: int, parts: int) -> None:
+    assert splits(heads) == parts
 
 
 def test_one_plan_for_many_heads_is_made_sequence_by_sequence() -> None:
