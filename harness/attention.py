@@ -127,7 +127,7 @@ def forward(
             **{_cache_argument(network): rows},
         )
     except BaseException:
-        # An error in a middle layer leaves the layers before it one step ahead of those after it.
+        # Ctrl-C too: a stop in a middle layer leaves the layers before it one step ahead of those after it.
         for layer in rows.layers:
             layer.rewind(start)
         raise

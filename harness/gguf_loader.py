@@ -201,7 +201,7 @@ def _read_tensors(file: GgufFile, config: Any, dtype: torch.dtype) -> tuple[dict
     for tensor in file.reader.tensors:
         try:
             weight = dequantize(tensor.data, tensor.tensor_type)
-        except (NotImplementedError, ValueError) as error:
+        except (NotImplementedError, ValueError) as error:  # gguf's way of saying that it cannot read a type
             raise _refuse(
                 file.path, tensor.name, f"{tensor.tensor_type.name}: {error}", "a known tensor type"
             ) from error

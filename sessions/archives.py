@@ -102,6 +102,7 @@ def open_zip(data: bytes, label: str) -> Folder:
                 if total > files.MAX_ARCHIVE_BYTES:
                     raise UnreadableError(f"members hold more than {files.MAX_ARCHIVE_BYTES} bytes")
                 folder.files[name] = body
+    # NotImplementedError is zipfile's word for a compression that it does not know.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
         raise UnreadableError(f"broken zip archive: {str(error)[:200]}") from None
     return root

@@ -1,8 +1,8 @@
 """Reader of ATIF documents (agent trajectory interchange format): one trajectory, or a list of them.
 
 A document is checked with the `atif` package; one that breaks the format's rules is noted and still read, field by
-field. Sub-agents, embedded or listed, are sessions of their own. Documents of one list that continue each other after
-a condensation are the segments of one session; steps copied from before are context, not steps.
+field. Nested trajectories, embedded or listed, are sessions of their own. Documents of one list that continue each
+other after a condensation are the segments of one session; steps copied from before are context, not steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .formats import Draft, joined
 from .schema import Note, Segment, View
 from .shape import integer, items, mapping, string
 
-_DEPTH = 8  # sub-agents of sub-agents
+_NESTED = "subagent_trajectories"  # the format's own name of the field
+_DEPTH = 8  # trajectories within trajectories
 
 
 class AtifDocument:
@@ -74,12 +75,12 @@ class AtifDocument:
         draft.part = name
         draft.whole, draft.segment = string(own.get("session")), integer(own.get("segment")) or 0
         yield draft
-        for number, child in enumerate(items(body.get("subagent_trajectories")), start=1):
+        for number, child in enumerate(items(body.get(_NESTED)), start=1):
             label = string(mapping(child).get("trajectory_id")) or f"{number}"
             if depth < _DEPTH and isinstance(mapping(child).get("steps"), list):
                 yield from self._drafts(mapping(child), f"{name}/{label}" if name else f"sub-{label}", depth + 1)
             else:
-                note(notes, "dropped", "subagent_trajectories", f"sub-agent {label!r} holds no steps")
+                note(notes, "dropped", _NESTED, f"the nested trajectory {label!r} holds no steps")
 
 
 def _is_trajectory(value: object) -> bool:

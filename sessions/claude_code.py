@@ -1,7 +1,7 @@
 """Reader of Claude Code logs: JSON lines of one session, each a block of a message, linked by `parentUuid`.
 
 The blocks of one API response (one `message.id`) are one step. Lines of a branch that the user rewound are left out,
-lines of sub-agents are sessions of their own, and a compaction opens a new segment. The log never holds the system
+lines of side chains are sessions of their own, and a compaction opens a new segment. The log never holds the system
 prompt or tool schemas. The output of `claude --output-format stream-json` has the same lines without the links.
 """
 
@@ -41,13 +41,13 @@ class ClaudeCode:
             chains.setdefault(_agent(body), []).append((where, body))
         main = chains.pop("", [])
         if not any(_speaks(body) for _, body in main) and chains:
-            name, main = next(iter(chains.items()))  # a file of a sub-agent's own
+            name, main = next(iter(chains.items()))  # a file of a side chain's own
             del chains[name]
         drafts = [self._draft(main, view, notes, "")]
         for name, chain in chains.items():
             drafts.append(self._draft(chain, view, [], f"agent-{name}"))
         if chains:
-            note(notes, "info", "log", f"{len(chains)} sub-agent(s) are sessions of their own")
+            note(notes, "info", "log", f"{len(chains)} side chain(s) are sessions of their own")
         return drafts
 
     def _draft(self, lines: list[Line], view: View, notes: list[Note], part: str) -> Draft:
@@ -58,7 +58,7 @@ class ClaudeCode:
 
 
 def _agent(body: dict[str, Any]) -> str:
-    """The sub-agent a line belongs to; empty for the session itself."""
+    """The side chain a line belongs to; empty for the session itself."""
     called = string(body.get("parent_tool_use_id"))
     if body.get("isSidechain") is True:
         return string(body.get("agentId")) or called or "sidechain"

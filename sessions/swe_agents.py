@@ -115,7 +115,7 @@ def _from_entries(entries: list[Any]) -> list[Any]:
 
 
 def _of_one_agent(history: list[Any], notes: list[Note]) -> list[Any]:
-    """The messages of the agent that wrote most of them; others (a reviewer, a sub-agent) have prompts of their own."""
+    """The messages of the agent that wrote most of them; others (a reviewer, a helper) have prompts of their own."""
     names = [string(mapping(message).get("agent")) for message in history]
     main = max(names, key=names.count)
     kept = [message for message, name in zip(history, names, strict=True) if name in (main, "")]

@@ -42,7 +42,7 @@ def recorded_tools(events: Iterable[Event], notes: list[Note]) -> tuple[tuple[di
 
 
 def entries(events: list[Event], notes: list[Note]) -> Iterator[Entry]:
-    """Every event the model saw, as log entries; a sub-agent's events are left out."""
+    """Every event the model saw, as log entries; a delegate's events are left out."""
     own = [event for event in _without_delegates(events, notes) if not _is_hidden(event[1])]
     old = not any(isinstance(body.get("tool_call_metadata"), dict) for _, body in own)
     last = max((n for n, (_, body) in enumerate(own) if _speaks(body)), default=-1)

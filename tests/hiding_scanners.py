@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import types
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -25,8 +26,9 @@ class KeepsByContent(Honest):
     tell, since scores follow the delivery, head by head. Only what is stored gives it away. `kept` says where.
     """
 
+    @abstractmethod
     def kept(self, state: State) -> dict[bytes, Any]:
-        raise NotImplementedError
+        """Where the keys are hidden."""
 
     def build(self, keys: Tensor, state: State, block: int = BLOCK) -> Index:
         built = super().build(keys, state, block)

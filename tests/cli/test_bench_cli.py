@@ -49,9 +49,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[DecodeSpec]:
     return specs
 
 
-def test_without_a_gpu_it_says_what_is_needed(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a CUDA device here")
+def test_without_a_gpu_it_says_what_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     db = tmp_path / "results.sqlite"
     with pytest.raises(MachineError, match=r"found: +no CUDA device[\s\S]*NVIDIA GPU") as caught:
         bench("--db", str(db))

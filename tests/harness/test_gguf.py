@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 import tiny_gguf
 import tiny_models
 import torch
+from embedded_model import require_embedded
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from leadline.embedded import embedded_gguf
 from leadline.errors import UsageError
 from leadline.gguf_loader import load_network, open_gguf, read_config, unpermute
 from leadline.gguf_tokenizer import build_tokenizer
@@ -188,7 +189,7 @@ def test_an_unknown_vocabulary_is_refused(fields: dict[str, Any], message: str, 
 
 
 def test_the_embedded_models_tokenizer_equals_transformers_own() -> None:
-    path = _embedded()
+    path = require_embedded()
     ours = build_tokenizer(open_gguf(path))
     theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     text = Path(__file__).read_text(encoding="utf-8") + "\n\n  \tnaïve café 東京 🙂 don't 12345 <|im_start|>user\r\n"
@@ -201,18 +202,11 @@ def test_the_embedded_models_tokenizer_equals_transformers_own() -> None:
 
 @pytest.mark.slow
 def test_the_embedded_models_tensors_equal_transformers_own() -> None:
-    if importlib.util.find_spec("accelerate") is None:
+    if importlib.util.find_spec("accelerate") is None and not os.environ.get("CI"):
         pytest.skip("transformers' own GGUF loader needs accelerate")
-    path = _embedded()
+    path = require_embedded()
     ours = load_network(open_gguf(path), dtype=torch.float32)
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
     assert all(torch.equal(weight, expected[name]) for name, weight in ours.state_dict().items())
-
-
-def _embedded() -> Path:
-    try:
-        return embedded_gguf()
-    except UsageError as error:
-        pytest.skip(str(error))

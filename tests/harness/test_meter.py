@@ -153,7 +153,7 @@ def test_kinds_agree_with_what_torch_names() -> None:
         torch.ones(2).add_(1)
     events = profiler.profiler.kineto_results.events()
     if not hasattr(events[0], "activity_type"):
-        pytest.skip("this torch names no kinds")
+        pytest.skip("this torch names no kinds, so there is nothing to agree with")
     for each in events:
         nameless = SimpleNamespace(
             name=each.name, device_type=each.device_type, is_user_annotation=each.is_user_annotation
@@ -193,7 +193,7 @@ def test_steps_are_interleaved() -> None:
 
 def test_the_profiler_sees_every_window_and_no_device_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real profiler, told to watch a GPU that is not there: every step runs in its turn and none has GPU time."""
-    if torch.cuda.is_available():
+    if torch.cuda.is_available():  # its own test there is tests/gpu/check_meter.py
         pytest.skip("there is a CUDA device here")
     kinds = torch.profiler.ProfilerActivity
     monkeypatch.setattr(torch.profiler, "supported_activities", lambda: {kinds.CPU, kinds.CUDA})

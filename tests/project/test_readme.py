@@ -15,7 +15,7 @@ FOLDERS = ("harness", "scanners", "kernels", "sessions", "reports")
 def tree() -> dict[str, str]:
     """Paths of the README's file tree with their comments."""
     readme = ROOT / "README.md"
-    if not (ROOT / "harness").is_dir():
+    if not (ROOT / "Makefile").exists():  # `make test-wheel` copies the tests and not the tree
         pytest.skip("needs the source tree")
     block = re.search(r"## Where things are\n+```\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None

