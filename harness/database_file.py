@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from sqlalchemy import Engine, create_engine, event, inspect, text
@@ -24,6 +25,8 @@ from leadline.errors import UsageError, explain
 
 APPLICATION = "leadline"
 BUSY_SECONDS = 30
+
+_Empty = Literal["refused", "passes", "filled"]  # what becomes of a file without tables
 
 
 def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
@@ -49,15 +52,17 @@ def open_engine(path: Path, *, create: bool, read_only: bool) -> Engine:
         raise UsageError(explain("no such directory", file=path.parent, do="create it, or name another file"))
     fresh = not path.exists() or path.stat().st_size == 0
     if not (fresh and create):
-        # Checked read-only first: opening for writing would turn a stranger's SQLite file into WAL.
-        _checked(_engine(path, read_only=True), path, create=False, upgrade=False).dispose()
-    return _checked(_engine(path, read_only=read_only), path, create=create, upgrade=not read_only)
+        # Checked read-only first: opening for writing would turn a stranger's SQLite file into WAL. A file without
+        # tables is nobody's: another process may be making this very database now.
+        _checked(_engine(path, read_only=True), path, empty="passes" if create else "refused", upgrade=False).dispose()
+    empty: _Empty = "filled" if create else "refused"
+    return _checked(_engine(path, read_only=read_only), path, empty=empty, upgrade=not read_only)
 
 
-def _checked(engine: Engine, path: Path, *, create: bool, upgrade: bool) -> Engine:
+def _checked(engine: Engine, path: Path, *, empty: _Empty, upgrade: bool) -> Engine:
     try:
         with engine.begin() as connection:
-            _check(connection, path, create=create)
+            _check(connection, path, empty=empty)
             if upgrade:
                 _upgrade(connection)
     except DatabaseError as error:
@@ -89,7 +94,7 @@ def _engine(path: Path, *, read_only: bool) -> Engine:
         if read_only:
             connection.execute("PRAGMA query_only = ON")
         else:
-            connection.execute("PRAGMA journal_mode = WAL")
+            _to_wal(connection)
             connection.execute("PRAGMA synchronous = FULL")
 
     @event.listens_for(engine, "begin")
@@ -98,6 +103,20 @@ def _engine(path: Path, *, read_only: bool) -> Engine:
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
 
     return engine
+
+
+def _to_wal(connection: sqlite3.Connection) -> None:
+    """Keep a write-ahead log. SQLite does not wait by itself for another process that is turning the same file."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _read_only_options(path: Path) -> str:
@@ -109,9 +128,11 @@ def _read_only_options(path: Path) -> str:
     return "mode=ro" if logged else "mode=ro&immutable=1"
 
 
-def _check(connection: Connection, path: Path, *, create: bool) -> None:
+def _check(connection: Connection, path: Path, *, empty: _Empty) -> None:
     tables = set(inspect(connection).get_table_names())
-    if not tables and create:
+    if not tables and empty == "passes":
+        return
+    if not tables and empty == "filled":
         Base.metadata.create_all(connection)
         row = {"application": APPLICATION, "version": SCHEMA_VERSION, "written_by": __version__}
         connection.execute(text("INSERT INTO schema_version VALUES (1, :application, :version, :written_by)"), row)

@@ -277,3 +277,18 @@ def test_a_killed_writer_loses_nothing_it_had_saved(path: Path) -> None:
         results.add_branch_point(run, SESSION, factory.point(said + 1))
         if said + 1 not in done:
             results.save(run, factory.branch(SESSION, said + 1, "exact"))
+
+
+def test_processes_may_make_one_file_together(tmp_path: Path) -> None:
+    """Each finds it missing, empty, or half made, and none takes that for another's file or gives up waiting."""
+    code = (
+        "import sys\nfrom leadline.database import Results\nsys.stdin.readline()\n"
+        "for i in range(20):\n    with Results.open(f'{sys.argv[1]}/{i}.sqlite', create=True) as r:\n        r.runs()\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.close()
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
