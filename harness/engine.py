@@ -9,7 +9,7 @@ stored is never redone; kill the process at any moment and at most the branch in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +37,8 @@ from leadline.sessions.render import BranchPoint, Renderer
 from leadline.sessions.schema import Session
 from leadline.states import States
 from leadline.workload import SessionWork, capacity, choose
+
+SEQUENCES = 3  # decoded side by side on a GPU: a branch, and the two texts that are forced through its scanner
 
 
 @dataclass
@@ -152,7 +154,7 @@ class Replay:
             chunk: any(_chunk(c, self.spec) == chunk for some in missing.values() for c in some) for chunk in chunks
         }
         prefilled = {
-            chunk: Prefilled(self.model, self.network, self.spec, room, chunk, stops)
+            chunk: Prefilled(self.model, self.network, self.spec, room, chunk, stops, sequences=SEQUENCES)
             for chunk in chunks
             if wanted[chunk] or chunk == self.spec.prefill_chunk
         }
@@ -216,14 +218,18 @@ class _Point:
     def branches(self, missing: Sequence[Contender]) -> None:
         """Decode, judge and store every missing branch, reference and dense first."""
         replay = self.replay
-        reference, dense = self._known(replay.reference), self._known(replay.dense)
         recorded_ids = self.point.recorded_ids.tolist()
         recorded = spoken(recorded_ids, True, self.point.recorded_text, self.traits)
-        forced = self._forced(reference, recorded_ids[: replay.spec.max_new_tokens])
+        reference, _ = self._known(replay.reference, ())
+        texts = self._texts(reference, recorded_ids[: replay.spec.max_new_tokens])
+        exact_says = self._force(replay.reference, texts.values())
+        dense, dense_says = self._known(replay.dense, texts.values())
+        forced = [_Forced(*each) for each in zip(texts, texts.values(), dense_says, exact_says, strict=True)]
+        decided = {replay.reference.sha256: (reference, exact_says), replay.dense.sha256: (dense, dense_says)}
         for contender in missing:
             try:
-                own = self._known(contender)
-                teacher = self._teacher(contender, forced)
+                own, says = decided.get(contender.sha256) or self._known(contender, texts.values())
+                teacher = self._teacher(forced, says)
                 result = judge(own, reference, dense, recorded, teacher)
                 decoded, ledger = self.fresh.pop(contender.sha256)
                 cost = self._price(contender, decoded, ledger)
@@ -261,42 +267,31 @@ class _Point:
         """What names a branch of this point: the scanner with its state, and the token it starts from."""
         return contender.sha256, contender.scanner, self.states.of(contender.scanner), self.last_token
 
-    def _known(self, contender: Contender) -> Spoken:
-        """The contender's step: decoded now, or read back where it is stored."""
+    def _known(self, contender: Contender, texts: Collection[Sequence[int]]) -> tuple[Spoken, list[Tensor]]:
+        """The contender's step, decoded now or read back where it is stored, and what it says of texts."""
         replay = self.replay
         stored = replay.results.result(replay.run, self.session.sha256, self.point.step, contender.sha256)
         if stored is not None:
-            return spoken(stored.tokens, stored.stopped, stored.text, self.traits, stored.margins)
-        if contender.sha256 not in self.fresh:
-            self.fresh[contender.sha256] = self._of(contender).decode(*self._how(contender), replay.stop)
-        decoded = self.fresh[contender.sha256][0]
+            own = spoken(stored.tokens, stored.stopped, stored.text, self.traits, stored.margins)
+            return own, self._force(contender, texts)
+        decoded, ledger, says = self._of(contender).branch(*self._how(contender), replay.stop, tuple(texts))
+        self.fresh[contender.sha256] = decoded, ledger
         text = replay.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
-        return spoken(decoded.tokens, decoded.stopped, text, self.traits, decoded.margins)
+        return spoken(decoded.tokens, decoded.stopped, text, self.traits, decoded.margins), says
 
-    def _forced(self, reference: Spoken, recorded: Sequence[int]) -> list[_Forced]:
-        """The reference's own step (its end of turn included) and the recorded step, under dense and under exact."""
-        replay = self.replay
-        ended = (*reference.tokens, *((replay.end_of_turn,) if reference.stopped else ()))
-        texts = [(which, tuple(ids)) for which, ids in (("reference", ended), ("recorded", recorded)) if ids]
+    def _texts(self, reference: Spoken, recorded: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """The texts to force by name: the reference's own step (its end of turn included) and the recorded step."""
+        ended = (*reference.tokens, *((self.replay.end_of_turn,) if reference.stopped else ()))
+        return {which: tuple(ids) for which, ids in (("reference", ended), ("recorded", recorded)) if ids}
+
+    def _force(self, contender: Contender, texts: Collection[Sequence[int]]) -> list[Tensor]:
+        return self._of(contender).force(*self._how(contender), tuple(texts)) if texts else []
+
+    def _teacher(self, forced: Sequence[_Forced], says: Sequence[Tensor]) -> list[TeacherForced]:
+        device = self.replay.model.device
         return [
-            _Forced(which, ids, self._force(replay.dense, ids), self._force(replay.reference, ids))
-            for which, ids in texts
-        ]
-
-    def _force(self, contender: Contender, text: Sequence[int]) -> Tensor:
-        return self._of(contender).force(*self._how(contender), text)
-
-    def _teacher(self, contender: Contender, forced: Sequence[_Forced]) -> list[TeacherForced]:
-        own = {self.replay.dense.sha256: "dense", self.replay.reference.sha256: "exact"}.get(contender.sha256)
-        return [
-            judge_forced(
-                text.which,
-                torch.tensor(text.tokens, device=self.replay.model.device),
-                getattr(text, own) if own else self._force(contender, text.tokens),
-                text.dense,
-                text.exact,
-            )
-            for text in forced
+            judge_forced(text.which, torch.tensor(text.tokens, device=device), own, text.dense, text.exact)
+            for text, own in zip(forced, says, strict=True)
         ]
 
     def _price(self, contender: Contender, decoded: Decoded, ledger: ByteLedger) -> StepCost:

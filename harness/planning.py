@@ -288,7 +288,8 @@ def _seconds(
             scan, rows = costs.step_bytes(part.scanner, scanner.bits_per_token, setting, point.prompt_tokens)
             found = _gpu_ms(part.scanner.reads_rows, scan, rows, weights, placement, rates) if gpu else None
             step = found if found is not None else costs.cpu_ms(part.scanner, scan, rows, weights, setting)
-            eagerly = costs.GPU_FORCED_MS if gpu else costs.CPU_FORCED_SHARE * step
-            per_forced = step if gpu and has_lane(part.scanner) else eagerly
+            per_forced = costs.GPU_FORCED_MS if gpu else costs.CPU_FORCED_SHARE * step
+            if gpu and has_lane(part.scanner):
+                per_forced = 0.0  # the steps of the branch feed them
             seconds += (spec.max_new_tokens * step + forced * per_forced) / 1000
     return seconds, f"stated rates of a {'GPU' if gpu else 'CPU'}, good to a factor of about 3; --like DB measures"

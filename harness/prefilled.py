@@ -56,24 +56,17 @@ class Prefilled:
         capacity: int,
         chunk: int,
         stops: Collection[int],
+        *,
+        sequences: int = 1,
     ) -> None:
-        self.model, self.spec = model, spec
+        """sequences: on a GPU, what decodes by kernels decodes and forces this many side by side."""
+        self.model, self.spec, self._network = model, spec, network
         self.walker = PrefixWalker(model, capacity, chunk, stops)
         self.rows = self.walker.rows
         self.layers = model.shape.scanned_layers
         self.stores = SessionStores(self.rows, self.layers, Placement.parse(spec.placement))
-        self.decoder = None
-        if network is not None:
-            own = [StoredRows(layer.key_buffer[0], layer.value_buffer[0]) for layer in self.rows.layers]
-            self.decoder = Decoder(
-                network,
-                [StoredRows(self.stores.keys(layer), self.stores.values(layer)) for layer in self.layers],
-                own,
-                Selection(spec.selected, spec.sink, spec.local),
-                spec.max_new_tokens,
-                frozenset(spec.dense_layers),
-                checked=spec.checked,
-            )
+        self.decoder = self._decoder(sequences)
+        self._timed: Decoder | None = None
 
     def advance(self, point: BranchPoint, on_chunk: Callable[[int], None] | None = None) -> int:
         """Bring rows and stores to the point; returns the position that prefill went on from."""
@@ -107,6 +100,22 @@ class Prefilled:
         limit = self.spec.max_new_tokens
         return decode(self.model, self.rows, token, attention, max_new_tokens=limit, stop=stop), ledger
 
+    def branch(
+        self,
+        key: str,
+        scanner: Scanner,
+        states: Mapping[int, State],
+        token: int,
+        stop: Collection[int],
+        texts: Sequence[Sequence[int]],
+    ) -> tuple[Decoded, ByteLedger, list[Tensor]]:
+        """`decode` and `force` of texts, side by side where the decoder has sequences for them."""
+        decoder = self._decoder_of(key, scanner, states)
+        if decoder is None or decoder.sequences <= len(texts):
+            return *self.decode(key, scanner, states, token, stop), self.force(key, scanner, states, token, texts)
+        index = self.store(scanner, states).index(self.layers[0])
+        return decoder.branch(key, token, self.rows.length + 1, index, texts, stop=stop)
+
     def compare(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int) -> Flips | None:
         """One step by kernels against the references; None where the scanner decodes by the references."""
         decoder = self._decoder_of(key, scanner, states)
@@ -116,20 +125,25 @@ class Prefilled:
 
     def timed(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int) -> StepTime | None:
         """GPU time of the point's first decode step, by stage; None where it does not decode by kernels."""
-        decoder = self._decoder_of(key, scanner, states)
-        if decoder is None or self.spec.timed_steps == 0:
+        if self.spec.timed_steps == 0 or self._decoder_of(key, scanner, states) is None:
             return None
+        decoder = self._timed = self._timed or self._decoder(1)
+        assert decoder is not None
+        decoder.lane(key, scanner, states, self.store(scanner, states).room())
         step, length = decoder.step(key, counting=False), self.rows.length + 1
         prepare = {key: partial(decoder.begin, key, token, length)}
         fused = (key,) if self.stores.placement.index == "host" else ()
         return measure({key: partial(_run, step)}, self.spec.timed_steps, prepare=prepare, fused=fused)[key]
 
-    def force(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int, text: Sequence[int]) -> Tensor:
-        """Log-probabilities `[T, V]` of a text under the scanner, every position with its own plan and selection."""
+    def force(
+        self, key: str, scanner: Scanner, states: Mapping[int, State], token: int, texts: Sequence[Sequence[int]]
+    ) -> list[Tensor]:
+        """Log-probabilities `[T, V]` of texts under the scanner, every position with its own plan and selection."""
         decoder = self._decoder_of(key, scanner, states)
         if decoder is not None:
-            return decoder.force(key, token, self.rows.length + 1, text)
-        return teacher_force(self.model, self.rows, token, text, self.attention(scanner, states))
+            return decoder.force(key, token, self.rows.length + 1, texts)
+        attention = self.attention(scanner, states)
+        return [teacher_force(self.model, self.rows, token, text, attention) for text in texts]
 
     def attention(
         self, scanner: Scanner, states: Mapping[int, State], ledger: ByteLedger | None = None
@@ -150,6 +164,22 @@ class Prefilled:
     def _indexes(self, scanner: Scanner, states: Mapping[int, State]) -> dict[int, Index]:
         indexes = self.store(scanner, states).indexes()
         return {layer: _beside(index, self.model.device) for layer, index in indexes.items()}
+
+    def _decoder(self, sequences: int) -> Decoder | None:
+        """A decoder of so many sequences; None where there is no network of its own."""
+        spec = self.spec
+        if self._network is None:
+            return None
+        return Decoder(
+            self._network,
+            [StoredRows(self.stores.keys(layer), self.stores.values(layer)) for layer in self.layers],
+            [StoredRows(layer.key_buffer[0], layer.value_buffer[0]) for layer in self.rows.layers],
+            Selection(spec.selected, spec.sink, spec.local),
+            spec.max_new_tokens,
+            frozenset(spec.dense_layers),
+            sequences=sequences,
+            checked=spec.checked,
+        )
 
     def _decoder_of(self, key: str, scanner: Scanner, states: Mapping[int, State]) -> Decoder | None:
         """The decoder with the scanner's lane in it; None where there are no kernels, or nothing to select."""

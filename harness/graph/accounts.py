@@ -40,7 +40,7 @@ class Accounts:
             self.planes += planned.planes
             self.channels += planned.channels
         self.whole = planned.whole
-        self.unions += self.step.unions.sum(1)
+        self.unions += self.step.unions[:, : self.step.rows[0].keys.shape[0]].sum(1)
         self.lengths.append(length)
 
     def ledger(self) -> ByteLedger:

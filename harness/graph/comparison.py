@@ -48,7 +48,7 @@ def compare(
     for layer, index in indexes.items():
         if not step.scans(layer):
             continue
-        tail = step.bench.tails[layer][:, : length - index.tokens, 0]
+        tail = step.bench.tails[layer][: len(step.rows[layer].keys), : length - index.tokens, 0]
         found = _layer(step, layer, scanner, states[layer], index, tail, length)
         totals = [a + b for a, b in zip(totals, found, strict=True)]
     return Flips(*totals)
@@ -59,20 +59,21 @@ def _layer(
 ) -> Sequence[int]:
     assert step.chosen is not None
     assert step.asked is not None
-    selection, query = step.selection, step.asked[layer].unsqueeze(0)
+    selection, own = step.selection, slice(len(step.rows[layer].keys))  # the first sequence
+    query = step.asked[layer][own].unsqueeze(0)
     plan = scanner.plan(query, state, index)
     scores = scanner.score(query, fetch(index, plan).reads, state).expand(1, *query.shape[1:-1], -1)
     scores = torch.cat([scores, tail_scores(query, tail, plan, index)], -1)
     visible = torch.tensor([length], device=query.device)
     mask = select(scores, visible, k=selection.k, sink=selection.sink, local=selection.local)[0]
-    chosen = step.chosen[layer].long()
-    own = torch.zeros_like(mask).scatter_(-1, chosen.clamp(min=0), True)
-    flipped = mask & ~own
+    chosen = step.chosen[layer][own].long()
+    taken = torch.zeros_like(mask).scatter_(-1, chosen.clamp(min=0), True)
+    flipped = mask & ~taken
     line = (
         scores[0].masked_fill(~_open(mask, length, selection.sink, selection.local), torch.inf).amin(-1, keepdim=True)
     )
     allowed = TOLERANCE * scores[0].abs().amax(-1, keepdim=True)
-    unexplained = (mask ^ own) & ((scores[0] - line).abs() > allowed)
+    unexplained = (mask ^ taken) & ((scores[0] - line).abs() > allowed)
     return int(mask.sum()), int(flipped.sum()), int(unexplained.sum())
 
 

@@ -1,5 +1,9 @@
 """Decodes the branches of one session on a GPU: buffers, tails and captured steps, kept from point to point.
 
+A branch decodes freely and is fed texts at the same time: one step takes a token of each, as sequences that share the
+session's rows and stores and have tails of their own. Most of a small model's step is launching kernels and reading
+weights, so three sequences cost little more than one.
+
 A step is captured once per scanner and session and replayed at every branch point: what differs between points (the
 place in the text, the store's blocks in use, the tail) lies in GPU memory. It counts the bytes its kernels read, so its
 time is not a measurement; `leadline.meter` times steps that do not count.
@@ -27,7 +31,7 @@ from leadline.scanning import ByteLedger
 
 
 class Decoder:
-    """The branches of one session: one sequence, one prefill."""
+    """The branches of one session under one prefill, `sequences` of each at a time."""
 
     def __init__(
         self,
@@ -38,21 +42,23 @@ class Decoder:
         max_new_tokens: int,
         dense_layers: frozenset[int] = frozenset(),
         *,
+        sequences: int = 1,
         checked: bool = False,
     ) -> None:
-        """rows: where winners are fetched from, by layer; own: the model's own rows on the GPU, whose last tokens make
-        the tail. checked: poison buffers before every step, compare guards after it, and run steps eagerly.
+        """sequences: the free one and the texts fed beside it. rows: where winners are fetched from, by layer; own: the
+        model's own rows on the GPU, whose last tokens make the tails. checked: poison buffers before every step,
+        compare guards after it, and run steps eagerly.
         """
         form, device = network.form, network.device
         self.network, self.rows, self.own = network, rows, own
         self.selection, self.dense_layers, self.checked = selection, dense_layers, checked
-        self.max_new_tokens = max_new_tokens
+        self.max_new_tokens, self.sequences = max_new_tokens, sequences
         room = BLOCK + max_new_tokens
-        blocks = rows[0].keys.shape[1] // BLOCK
-        shape = (form.kv_heads, room, 2, form.head_dim)
+        blocks, heads = rows[0].keys.shape[1] // BLOCK, sequences * form.kv_heads
+        shape = (heads, room, 2, form.head_dim)
         self.tails = [torch.zeros(shape, dtype=network.dtype, device=device) for _ in network.layers]
-        self.scratch = Scratch(form.kv_heads, form.group, form.head_dim, blocks, room, selection, network.dtype, device)
-        self.cursor = Cursor.empty(1, device)
+        self.scratch = Scratch(heads, form.group, form.head_dim, blocks, room, selection, network.dtype, device)
+        self.cursor = Cursor.empty(sequences, device)
         self.bench = Bench(self.scratch, self.cursor, self.tails)
         self._lanes: dict[str, Lane | None] = {}
         self._steps: dict[str, DecodeStep] = {}
@@ -75,8 +81,9 @@ class Decoder:
         first = blocks * BLOCK
         for tail, own in zip(self.tails, self.own, strict=True):
             known = length - 1 - first
-            tail[:, :known, 0] = own.keys[:, first : length - 1]
-            tail[:, :known, 1] = own.values[:, first : length - 1]
+            tails = tail.unflatten(0, (self.sequences, -1))
+            tails[:, :, :known, 0] = own.keys[:, first : length - 1]
+            tails[:, :, :known, 1] = own.values[:, first : length - 1]
         self.cursor.set(token, length, blocks)
         found = self._lanes[key]
         assert found is not None
@@ -133,7 +140,6 @@ class Decoder:
         step()
         return compare(step, scanner, states, indexes, length)
 
-    @torch.no_grad()
     def decode(
         self, key: str, token: int, length: int, index: Index, *, stop: Collection[int]
     ) -> tuple[Decoded, ByteLedger]:
@@ -141,12 +147,37 @@ class Decoder:
 
         index: a layer's index over the blocks in use, for the account of bytes.
         """
-        self.begin(key, token, length)
-        step = self.step(key)
-        if step.captured:
-            self.begin(key, token, length)  # capturing ran the step and left its record in the tail
-        accounts = Accounts(step, index)
-        self._forget_invalid()
+        decoded, ledger, _ = self.branch(key, token, length, index, (), stop=stop)
+        return decoded, ledger
+
+    def force(self, key: str, token: int, length: int, texts: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Log-probabilities `[T, V]` (fp32) of every position of each text (T tokens), as
+        `leadline.branch.teacher_force`: fed token by token through the step that decodes, so under the very plans and
+        selections of decoding, as many texts at a time as there are sequences.
+        """
+        found: list[Tensor] = []
+        for first in range(0, len(texts), self.sequences):
+            run = _Texts(texts[first : first + self.sequences], 0, self)
+            self._stand(key, token, length)
+            for i in range(run.steps):
+                self._step(key, length + i, run, i)
+            found += run.found
+        self._require_numbers()
+        return found
+
+    @torch.no_grad()
+    def branch(
+        self, key: str, token: int, length: int, index: Index, texts: Sequence[Sequence[int]], *, stop: Collection[int]
+    ) -> tuple[Decoded, ByteLedger, list[Tensor]]:
+        """`decode`, and beside it `force` of the texts. ValueError for more texts than there are other sequences.
+
+        The account is the free sequence's; a step's seconds are those of all.
+        """
+        if len(texts) >= self.sequences:
+            raise ValueError(f"{len(texts)} texts beside a free sequence are more than {self.sequences} sequences")
+        run = _Texts(texts, 1, self)
+        self._stand(key, token, length)
+        accounts = Accounts(self.step(key), index)
         tokens: list[int] = []
         margins: list[float] = []
         seconds: list[float] = []
@@ -154,15 +185,9 @@ class Decoder:
         cpu = time.process_time()
         for i in range(self.max_new_tokens):
             begun = time.perf_counter()
-            if self.checked:
-                self._poison(key, length + i)
-            logits = step()
-            chosen, margin = _choose(logits)
+            chosen, margin = self._step(key, length + i, run, i)
             accounts.add(length + i)
-            self.cursor.advance(chosen)
             value, gap = int(chosen), float(margin)
-            if self.checked:
-                self.scratch.check()
             margins.append(gap)
             seconds.append(time.perf_counter() - begun)
             if value in stop:
@@ -170,35 +195,34 @@ class Decoder:
                 break
             tokens.append(value)
         cpu = time.process_time() - cpu
+        ledger = accounts.ledger()
+        for i in range(len(seconds), run.steps):
+            self._step(key, length + i, run, i)
         self._require_numbers()
-        return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), accounts.ledger()
+        return Decoded(tuple(tokens), stopped, tuple(margins), tuple(seconds), cpu), ledger, run.found
+
+    def _stand(self, key: str, token: int, length: int) -> None:
+        """`begin`, with the counting step captured."""
+        self.begin(key, token, length)
+        if self.step(key).captured:
+            self.begin(key, token, length)  # capturing ran the step and left its record in the tails
+        self._forget_invalid()
 
     @torch.no_grad()
-    def force(self, key: str, token: int, length: int, text: Sequence[int]) -> Tensor:
-        """Log-probabilities `[T, V]` (fp32) of every position of `text` (T tokens), as `leadline.branch.teacher_force`:
-        fed token by token through the step that decodes, so under the very plans and selections of decoding.
+    def _step(self, key: str, length: int, texts: _Texts, i: int) -> tuple[Tensor, Tensor]:
+        """Take step i, at a length: keep what texts are due, and go on with the free sequence's choice `[1]` and the
+        texts' tokens. That choice and the margin over the second are returned.
         """
-        self.begin(key, token, length)
-        step = self.step(key)
-        if step.captured:
-            self.begin(key, token, length)
-        self._forget_invalid()
-        fed = torch.tensor(text, device=self.network.device).unsqueeze(-1)
-        found: Tensor | None = None
-        for i in range(len(text)):
-            if self.checked:
-                self._poison(key, length + i)
-            logits = step()
-            if found is None:
-                found = logits.new_empty(len(text), logits.shape[-1])
-            torch.log_softmax(logits[0], dim=-1, out=found[i])
-            self.cursor.advance(fed[i])
-            if self.checked:
-                self.scratch.check()
-        self._require_numbers()
-        if found is None:
-            raise ValueError("a text of no tokens has no probabilities")
-        return found
+        if self.checked:
+            self._poison(key, length)
+        logits = self.step(key)()
+        best = logits[0].topk(2).values
+        chosen = logits[:1].argmax(-1)
+        texts.keep(logits, i)
+        self.cursor.advance(texts.feed(chosen, i))
+        if self.checked:
+            self.scratch.check()
+        return chosen, best[0] - best[1]
 
     def _poison(self, key: str, length: int) -> None:
         """Fill the buffers with what a step must not read, at a length at which a step is about to run."""
@@ -219,7 +243,34 @@ class Decoder:
             raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
 
 
-def _choose(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The next token `[N]` and the margin of the first sequence's best logit over its second."""
-    best = logits[0].topk(2).values
-    return logits.argmax(-1), best[0] - best[1]
+class _Texts:
+    """Texts that are fed to a decoder's sequences from `first` on, and the log-probabilities of their positions."""
+
+    def __init__(self, texts: Sequence[Sequence[int]], first: int, decoder: Decoder) -> None:
+        if any(not 0 < len(text) <= decoder.max_new_tokens for text in texts):
+            raise ValueError(f"a text to feed has 1 to {decoder.max_new_tokens} tokens")
+        self.lengths, self.first = [len(text) for text in texts], first
+        self.steps = max(self.lengths, default=0)
+        fed = torch.zeros(self.steps, decoder.sequences, dtype=torch.int64)
+        for row, text in enumerate(texts, first):
+            fed[: len(text), row] = torch.tensor(text)
+        self.fed = fed.to(decoder.network.device)
+        self.found: list[Tensor] = []
+
+    def keep(self, logits: Tensor, i: int) -> None:
+        """Write what the logits `[N, V]` of step i say of each text that still has a position there."""
+        if not self.found:
+            self.found = [logits.new_empty(length, logits.shape[-1]) for length in self.lengths]
+        for row, (found, length) in enumerate(zip(self.found, self.lengths, strict=True), self.first):
+            if i < length:
+                torch.log_softmax(logits[row], dim=-1, out=found[i])
+
+    def feed(self, chosen: Tensor, i: int) -> Tensor:
+        """The tokens `[N]` after step i: the free sequence's choice, where there is one, and the texts'. A sequence
+        past its text goes on with any token; nothing reads it.
+        """
+        if i >= self.steps:
+            return chosen.expand(self.fed.shape[1])
+        if self.first:
+            self.fed[i, :1] = chosen
+        return self.fed[i]

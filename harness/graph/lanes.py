@@ -23,6 +23,7 @@ from leadline.kernels.gather import Staging, stage
 from leadline.kernels.keyscan import key_scan
 from leadline.kernels.planes import BLOCK
 from leadline.kernels.scan import fused_scan
+from leadline.kernels.sequences import for_each
 from leadline.kernels.slots import Slots, slots
 from leadline.kernels.tail import rotate_one, rotate_query, tail_scores
 from leadline.kernels.waterfill import plan
@@ -65,7 +66,7 @@ class Rotation:
         for state in states:
             if state.basis is None:
                 return None
-            mean, vectors = _repeated(state.basis.mean, heads), _repeated(state.basis.vectors, heads)
+            mean, vectors = for_each(state.basis.mean, heads), for_each(state.basis.vectors, heads)
             bases.append(Basis(mean.contiguous(), vectors.contiguous(), state.basis.variance))
         device = bench.cursor.token.device
         tails = [torch.zeros(*tail.shape[:2], width, device=device) for tail in bench.tails]
@@ -86,8 +87,9 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Planned:
-    """What the last step's plans read, summed over KV heads: planes and channels of the plane store by layer (int64
-    `[L]`, on the device; None where it reads none), and the bits per token a layer reads of anything else.
+    """What the last step's plans read, summed over the KV heads of the store (where sequences share it, of the first):
+    planes and channels of the plane store by layer (int64 `[L]`, on the device; None where it reads none), and the bits
+    per token a layer reads of anything else.
     """
 
     planes: Tensor | None = None
@@ -130,8 +132,8 @@ class PlaneLane(Lane):
         self.bench, self.staging = bench, staging
         self.planes = [index.fields["planes"] for index in indexes]
         self.scales = [index.fields["scales"].squeeze(-2) for index in indexes]
-        heads, width = self.planes[0].shape[:2]
-        device = bench.cursor.token.device
+        self.shared, width = self.planes[0].shape[:2]
+        heads, device = bench.scratch.heads, bench.cursor.token.device
         self.rotation = Rotation.of(states, heads, width, bench)
         self.depth = torch.zeros(len(indexes), heads, width, dtype=torch.int32, device=device)
         self.active = torch.zeros(len(indexes), heads, width, device=device)
@@ -143,11 +145,12 @@ class PlaneLane(Lane):
         if _water_filled(scanner):
             for state in states:
                 assert state.variance is not None
-                self.variance.append(_repeated(state.variance, heads).contiguous())
+                self.variance.append(for_each(state.variance, heads).contiguous())
                 self.budgets.append(scanner.code_bits(width, state))
         elif not isinstance(scanner, (Sparq, *_BY_QUERY)):
             for layer, (state, index) in enumerate(zip(states, indexes, strict=True)):
-                self._fix(layer, scanner.plan(bench.scratch.query, state, index).depth["planes"])
+                query = bench.scratch.query[: len(self.planes[layer])]
+                self._fix(layer, scanner.plan(query, state, index).depth["planes"])
 
     def begin(self, length: int, first: int) -> None:
         if self.rotation is not None:
@@ -183,7 +186,8 @@ class PlaneLane(Lane):
         tail_scores(query, tail, active, cursor.first, cursor.length, scratch.scores)
 
     def planned(self) -> Planned:
-        return Planned(self.depth.sum((1, 2), dtype=torch.int64), (self.depth > 0).sum((1, 2), dtype=torch.int64))
+        own = self.depth[:, : self.shared]
+        return Planned(own.sum((1, 2), dtype=torch.int64), (own > 0).sum((1, 2), dtype=torch.int64))
 
     def _ask(self, layer: int, query: Tensor) -> None:
         """The scanner's own plan for queries `[N H, G, d]`, which it is shown sequence by sequence."""
@@ -191,7 +195,7 @@ class PlaneLane(Lane):
         self._record(layer, self.scanner.plan(each, self.states[layer], self.indexes[layer]).depth["planes"])
 
     def _fix(self, layer: int, depth: Tensor) -> None:
-        self._record(layer, _repeated(depth, self.depth.shape[1]))
+        self._record(layer, for_each(depth, self.depth.shape[1]))
 
     def _record(self, layer: int, depth: Tensor) -> None:
         own = self.depth[layer]
@@ -211,7 +215,7 @@ class EntryLane(Lane):
             self.fields = [[index.fields[name].squeeze(-2) for name in ("minimum", "maximum")] for index in indexes]
         self.per_entry = next(iter(indexes[0].tokens_per_item.values()))
         heads, width = self.fields[0][0].shape[:2]
-        self.rotation = Rotation.of(states, heads, width, bench)
+        self.rotation = Rotation.of(states, bench.scratch.heads, width, bench)
         self.code_bits = len(self.fields[0]) * heads * width * Fraction(16, self.per_entry)
 
     def begin(self, length: int, first: int) -> None:
@@ -336,11 +340,6 @@ _LANES: dict[type[Scanner], type[Lane]] = {
     Streaming: StreamingLane,
     Thumbnail: PlaneLane,
 }
-
-
-def _repeated(tensor: Tensor, heads: int) -> Tensor:
-    """A state's `[H, ...]` for the N H rows of a batch."""
-    return tensor.repeat(heads // tensor.shape[0], *[1] * (tensor.dim() - 1))
 
 
 def _int32(*shape: int, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from leadline.kernels.rows import Union
+from leadline.kernels.sequences import for_each
 
 if TYPE_CHECKING:
     from leadline.kernels.attention.triton import Workspace
@@ -53,9 +54,10 @@ def attend_all(
     lse: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """Outputs `[H, G, d]` fp32 of dense attention over tokens 0 to length - 1: stored keys, values `[H, n, d]` (on a
-    GPU or in pinned host memory) below `first`, tail, records `[H, t, 2, d]`, from there. first, length: int32 `[1]`.
-    counter: int64 `[2]`, the bytes read of stored and of tail are added to it. The rest as in `attend_rows`.
+    """Outputs `[N H, G, d]` fp32 of dense attention over tokens 0 to length - 1: stored keys, values `[H, n, d]`, which
+    N sequences share (on a GPU or in pinned host memory), below `first`, tail, records `[N H, t, 2, d]`, from there.
+    first, length: int32 `[1]`. counter: int64 `[2]`, the bytes read of stored and of tail are added to it. The rest as
+    in `attend_rows`.
     """
     if query.is_cuda:
         from leadline.kernels.attention import triton
@@ -67,9 +69,10 @@ def attend_all(
     if more > tail.shape[1] or begin > keys.shape[1]:
         raise ValueError(f"attention: {begin} stored and {more} tail rows of {keys.shape[1]} and {tail.shape[1]}")
     new = tail[:, :more]
-    every = [torch.cat([far[:, :begin], new[:, :, side]], 1) for side, far in enumerate((keys, values))]
+    old = [for_each(far[:, :begin], len(query)) for far in (keys, values)]
+    every = [torch.cat([far, new[:, :, side]], 1) for side, far in enumerate(old)]
     if counter is not None:
-        one = query.shape[0] * 2 * query.shape[-1] * keys.element_size()
+        one = keys.shape[0] * 2 * query.shape[-1] * keys.element_size()
         counter += torch.tensor([begin * one, more * one])
     return _attend(query, every[0], every[1], None, scaling, lse, out)
 

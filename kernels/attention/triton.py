@@ -12,7 +12,8 @@ from torch import Tensor
 from leadline.kernels.jit import jit
 from leadline.kernels.rows import Union
 
-_MANY = 32  # rows a program takes at a time
+_AT_ONCE = 32  # rows a program attends to at a time
+_MANY = 32  # splits merged at a time
 _TAIL_SHARE = 64  # tail rows of a split, where there are few enough
 
 
@@ -48,21 +49,22 @@ def _absorb(
     value_row: tl.tensor,
     group: tl.constexpr,
     d: tl.constexpr,
+    queries: tl.constexpr,
     padded: tl.constexpr,
     many: tl.constexpr,
     policy: tl.constexpr,
 ) -> None:
     """One split of one KV head, rows begin to end - 1; `member` says whose they are, where not everyone's. A split with
     no row of a head leaves peak -inf, mass 0 and sums 0.
+
+    Products go through tensor cores, each factor in three parts of TF32, which keeps fp32's precision.
     """
-    column = tl.arange(0, padded)
-    inside = column < d
-    peak, mass, total, wide = (), (), (), ()
-    for g in tl.static_range(group):
-        wide += (tl.load(query + g * query_group + column, mask=inside, other=0.0).to(tl.float32),)  # type: ignore[assignment]
-        peak += (tl.zeros([], tl.float32) - float("inf"),)  # type: ignore[assignment]
-        mass += (tl.zeros([], tl.float32),)  # type: ignore[assignment]
-        total += (tl.zeros([padded], tl.float32),)  # type: ignore[assignment]
+    head, column = tl.arange(0, queries), tl.arange(0, padded)
+    known, inside = head < group, column < d
+    asked_at = query + head[:, None] * query_group + column[None, :]
+    asked = tl.load(asked_at, mask=known[:, None] & inside[None, :], other=0.0).to(tl.float32)
+    peak, mass = tl.full([queries], float("-inf"), tl.float32), tl.zeros([queries], tl.float32)
+    total = tl.zeros([queries, padded], tl.float32)
     for start in range(begin, end, many):
         row = start + tl.arange(0, many)
         live = row < end
@@ -70,28 +72,23 @@ def _absorb(
         read = live[:, None] & inside[None, :]
         key = tl.load(keys + at * key_row + column[None, :], mask=read, other=0.0, eviction_policy=policy)
         value = tl.load(values + at * value_row + column[None, :], mask=read, other=0.0, eviction_policy=policy)
-        key, value = key.to(tl.float32), value.to(tl.float32)
-        new_peak, new_mass, new_total = (), (), ()
+        logit = scaling * tl.dot(asked, tl.trans(key.to(tl.float32)), input_precision="tf32x3")
+        own = live[None, :]
         if member is not None:
             owners = tl.load(member + row, mask=live, other=0)
-        for g in tl.static_range(group):
-            logit = tl.sum(key * wide[g][None, :], 1) * scaling
-            own = live
-            if member is not None:
-                own = ((owners >> g) & 1) > 0
-            logit = tl.where(own, logit, float("-inf"))
-            highest = tl.maximum(peak[g], tl.max(logit, 0))
-            base = tl.where(highest == float("-inf"), 0.0, highest)
-            weight = tl.exp(logit - base)
-            kept = tl.exp(peak[g] - base)
-            new_peak += (highest,)  # type: ignore[assignment]
-            new_mass += (mass[g] * kept + tl.sum(weight, 0),)  # type: ignore[assignment]
-            new_total += (total[g] * kept + tl.sum(weight[:, None] * value, 0),)  # type: ignore[assignment]
-        peak, mass, total = new_peak, new_mass, new_total
-    for g in tl.static_range(group):
-        tl.store(peaks + g, peak[g])
-        tl.store(masses + g, mass[g])
-        tl.store(sums + g * d + column, total[g], mask=inside)
+            own = ((owners[None, :] >> head[:, None]) & 1) > 0
+        logit = tl.where(own & known[:, None], logit, float("-inf"))
+        highest = tl.maximum(peak, tl.max(logit, 1))
+        base = tl.where(highest == float("-inf"), 0.0, highest)
+        weight = tl.exp(logit - base[:, None])
+        kept = tl.exp(peak - base)
+        peak = highest
+        mass = mass * kept + tl.sum(weight, 1)
+        added = tl.dot(weight, value.to(tl.float32), input_precision="tf32x3")
+        total = total * kept[:, None] + added
+    tl.store(peaks + head, peak, mask=known)
+    tl.store(masses + head, mass, mask=known)
+    tl.store(sums + head[:, None] * d + column[None, :], total, mask=known[:, None] & inside[None, :])
 
 
 @jit
@@ -114,6 +111,7 @@ def _attend_rows(
     width: tl.tensor,
     group: tl.constexpr,
     d: tl.constexpr,
+    queries: tl.constexpr,
     padded: tl.constexpr,
     many: tl.constexpr,
 ) -> None:
@@ -138,6 +136,7 @@ def _attend_rows(
         value_row,
         group,
         d,
+        queries,
         padded,
         many,
         "",
@@ -168,8 +167,10 @@ def _attend_all(
     tail_row: tl.tensor,
     splits: tl.tensor,
     tail_share: tl.tensor,
+    shared: tl.tensor,
     group: tl.constexpr,
     d: tl.constexpr,
+    queries: tl.constexpr,
     padded: tl.constexpr,
     many: tl.constexpr,
 ) -> None:
@@ -184,8 +185,8 @@ def _attend_all(
         end = tl.minimum(stored, begin + share)
         _absorb(
             query + head * query_head,
-            keys + head * key_head,
-            values + head * value_head,
+            keys + head % shared * key_head,
+            values + head % shared * value_head,
             None,
             begin,
             end,
@@ -198,12 +199,13 @@ def _attend_all(
             value_row,
             group,
             d,
+            queries,
             padded,
             many,
             "evict_first",
         )
         if counter is not None:
-            tl.atomic_add(counter, (end - begin).to(tl.int64) * size, sem="relaxed")
+            tl.atomic_add(counter, (end - begin).to(tl.int64) * size, mask=head < shared, sem="relaxed")
     else:
         rows = tl.load(length) - stored
         begin = tl.minimum(rows, (split - splits) * tail_share)
@@ -224,12 +226,13 @@ def _attend_all(
             tail_row,
             group,
             d,
+            queries,
             padded,
             many,
             "",
         )
         if counter is not None:
-            tl.atomic_add(counter + 1, (end - begin).to(tl.int64) * size, sem="relaxed")
+            tl.atomic_add(counter + 1, (end - begin).to(tl.int64) * size, mask=head < shared, sem="relaxed")
 
 
 @jit
@@ -313,8 +316,9 @@ def attend(
         width,
         group=group,
         d=d,
-        padded=triton.next_power_of_2(d),
-        many=_MANY,
+        queries=_at_least_16(group),
+        padded=_at_least_16(d),
+        many=_AT_ONCE,
         num_warps=4,
     )
     return _merge(query, space, out, lse)
@@ -346,7 +350,8 @@ def attend_all(
     """
     heads, group, d = query.shape
     _require_channels(query, keys, values)
-    if keys.shape != values.shape or keys.shape[::2] != (heads, d) or tail.shape != (heads, tail.shape[1], 2, d):
+    wrong = keys.shape != values.shape or keys.shape[2] != d or heads % keys.shape[0]
+    if wrong or tail.shape != (heads, tail.shape[1], 2, d):
         raise ValueError("attention: keys, values or the tail's records are of another shape than the queries")
     if not keys.dtype == values.dtype == tail.dtype or tail.stride(-1) != 1:
         raise ValueError("attention: keys, values and tail are not of one type with contiguous channels")
@@ -380,10 +385,12 @@ def attend_all(
         tail.stride(1),
         splits - in_tail,
         triton.cdiv(tail.shape[1], in_tail),
+        keys.shape[0],
         group=group,
         d=d,
-        padded=triton.next_power_of_2(d),
-        many=_MANY,
+        queries=_at_least_16(group),
+        padded=_at_least_16(d),
+        many=_AT_ONCE,
         num_warps=4,
     )
     return _merge(query, space, out, lse)
@@ -414,6 +421,11 @@ def _merge(query: Tensor, space: Workspace, out: Tensor | None, lse: Tensor | No
         num_warps=1,  # faster than four, which also write the same sums to the same place at once
     )
     return out
+
+
+def _at_least_16(size: int) -> int:
+    """A tensor core's product has at least 16 of everything."""
+    return max(16, int(triton.next_power_of_2(size)))
 
 
 def _require_channels(query: Tensor, keys: Tensor, values: Tensor) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from leadline.kernels.entries import reference
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.sequences import for_each
 
 
 def entry_scan(
@@ -18,8 +19,8 @@ def entry_scan(
     maxima: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """q.e of queries `[H, G, c]` fp32 and entries `[H, c, e]` fp16, repeated for an entry's tokens: fp32
-    `[H, G, e tokens_per_entry]`. blocks, out, maxima and counter as in the kernel.
+    """q.e of queries `[N H, G, c]` fp32 and the entries their N sequences share, `[H, c, e]` fp16, repeated for an
+    entry's tokens: fp32 `[N H, G, e tokens_per_entry]`. blocks, out, maxima and counter as in the kernel.
     """
     if query.is_cuda:
         from leadline.kernels.entries import triton
@@ -28,7 +29,7 @@ def entry_scan(
             query, entries, None, tokens_per_entry, blocks=blocks, out=out, maxima=maxima, counter=counter
         )
     kept = _kept(blocks, tokens_per_entry, entries)
-    scores = reference.entry_scan(query, entries[..., :kept], tokens_per_entry)
+    scores = reference.entry_scan(query, for_each(entries[..., :kept], len(query)), tokens_per_entry)
     return _into(scores, out, maxima, counter, 2 * entries[..., :kept].numel())
 
 
@@ -51,7 +52,8 @@ def page_scan(
             query, high, low, tokens_per_entry, blocks=blocks, out=out, maxima=maxima, counter=counter
         )
     kept = _kept(blocks, tokens_per_entry, high)
-    scores = reference.page_scan(query, low[..., :kept], high[..., :kept], tokens_per_entry)
+    bounds = [for_each(side[..., :kept], len(query)) for side in (low, high)]
+    scores = reference.page_scan(query, bounds[0], bounds[1], tokens_per_entry)
     return _into(scores, out, maxima, counter, 4 * high[..., :kept].numel())
 
 

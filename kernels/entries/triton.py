@@ -43,6 +43,7 @@ def _scan_entries(
     blocks: tl.tensor,
     capacity: tl.tensor,
     channels: tl.tensor,
+    shared: tl.tensor,
     query_head: tl.tensor,
     query_group: tl.tensor,
     entry_head: tl.tensor,
@@ -66,9 +67,9 @@ def _scan_entries(
     query += head * query_head
     entry_head *= aligned  # by a constant, so that the compiler knows what vectors of entries the strides allow
     entry_channel *= aligned
-    high += head * entry_head
+    high += head % shared * entry_head
     if low is not None:
-        low += head * entry_head
+        low += head % shared * entry_head
     moved = tl.zeros([], tl.int64)
     scores = ()
     for _ in tl.static_range(group):
@@ -98,7 +99,7 @@ def _scan_entries(
         own = out + head * out_head + g * out_group
         write_scores(spread(scores[g], size, repeat, repeat), own, peaks, first * repeat, total * repeat, size, repeat)
     if counter is not None:
-        tl.atomic_add(counter, moved, sem="relaxed")
+        tl.atomic_add(counter, moved, mask=head < shared, sem="relaxed")
 
 
 def entry_scan(
@@ -113,11 +114,12 @@ def entry_scan(
     counter: Tensor | None = None,
     size: int = 512,
 ) -> Tensor:
-    """q.high where `low` is None, else sum_j max(q_j low_j, q_j high_j): fp32 `[H, G, e tokens_per_entry]`.
+    """q.high where `low` is None, else sum_j max(q_j low_j, q_j high_j): fp32 `[N H, G, e tokens_per_entry]`.
 
-    query: `[H, G, c]` fp32; high, low: `[H, c, e]` fp16 of equal strides, e contiguous, on the GPU or in pinned host
-    memory; tokens_per_entry: a power of two that divides 64. blocks: int32 `[1]`, how many 64-token blocks to scan.
-    out, maxima (`[H, G, tokens / 64]`) and counter as in the plane scan. `size` entries a program.
+    query: `[N H, G, c]` fp32, of N sequences that share the entries; high, low: `[H, c, e]` fp16 of equal strides, e
+    contiguous, on the GPU or in pinned host memory; tokens_per_entry: a power of two that divides 64. blocks: int32
+    `[1]`, how many 64-token blocks to scan. out, maxima (`[N H, G, tokens / 64]`) and counter as in the plane scan.
+    `size` entries a program.
     """
     heads, group, channels = query.shape
     entries = high.shape[-1]
@@ -127,8 +129,10 @@ def entry_scan(
         raise ValueError("entry scan: query and entries are not fp32 and fp16")
     if tokens_per_entry not in (1, 2, 4, 8, 16, 32) or tokens % 64:
         raise ValueError(f"entry scan: entries of {tokens_per_entry} tokens do not fill 64-token blocks")
-    if high.shape[:2] != (heads, channels) or (
-        low is not None and (low.shape, low.stride()) != (high.shape, high.stride())
+    if (
+        heads % high.shape[0]
+        or high.shape[1] != channels
+        or (low is not None and (low.shape, low.stride()) != (high.shape, high.stride()))
     ):
         raise ValueError("entry scan: entries are not `[H, c, e]`, or low and high differ in form")
     if not query.stride(-1) == out.stride(-1) == 1 or (entries > 1 and high.stride(-1) != 1):
@@ -148,6 +152,7 @@ def entry_scan(
         blocks,
         tokens // 64,
         channels,
+        high.shape[0],
         query.stride(0),
         query.stride(1),
         high.stride(0) // aligned,

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from leadline.kernels.keyscan import reference
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.sequences import for_each
 
 
 def key_scan(
@@ -18,12 +19,12 @@ def key_scan(
     maxima: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """Scores `[H, G, n]` fp32 of queries `[H, G, d]` fp32 against key rows `[H, n, d]`.
+    """Scores `[N H, G, n]` fp32 of queries `[N H, G, d]` fp32, of N sequences, against the key rows they share.
 
-    keys: of any floating type, contiguous in d, on the GPU or in pinned host memory (they may be halves of records).
-    first: int32 `[1]`, how many tokens to score, a multiple of 64 (default n, which must be one); what lies past them
-    is neither read nor written. out: `[H, G, >= n]`. maxima: fp32 `[H, G, >= n / 64]`, receives each block's largest
-    score, +inf where one is not a number. counter: int64 `[1]`, the bytes of the keys read are added to it.
+    keys: `[H, n, d]` of any floating type, contiguous in d, on the GPU or in pinned host memory (they may be halves of
+    records). first: int32 `[1]`, how many tokens to score, a multiple of 64 (default n, which must be one); what lies
+    past them is neither read nor written. out: `[N H, G, >= n]`. maxima: fp32 `[N H, G, >= n / 64]`, receives each
+    block's largest score, +inf where one is not a number. counter: int64 `[1]`, the bytes of the keys read are added.
     """
     if query.is_cuda:
         from leadline.kernels.keyscan import triton
@@ -35,7 +36,7 @@ def key_scan(
     if out is None:
         out = torch.empty(*query.shape[:2], keys.shape[1])
     if tokens:
-        scores, peaks = reference.key_scan(query, keys[:, :tokens])
+        scores, peaks = reference.key_scan(query, for_each(keys[:, :tokens], len(query)))
         out[..., :tokens] = scores
         if maxima is not None:
             maxima[..., : tokens // BLOCK] = peaks

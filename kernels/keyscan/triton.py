@@ -20,6 +20,7 @@ def _key_scan(
     maxima: tl.tensor,
     counter: tl.tensor,
     tokens: tl.tensor,
+    shared: tl.tensor,
     query_head: tl.tensor,
     query_group: tl.tensor,
     key_head: tl.tensor,
@@ -40,7 +41,7 @@ def _key_scan(
     token = block * 64 + tl.arange(0, 64)
     column = tl.arange(0, padded)
     inside = column < d
-    at = keys + head * key_head + token[:, None] * key_row + column[None, :]
+    at = keys + head % shared * key_head + token[:, None] * key_row + column[None, :]
     key = tl.load(at, mask=inside[None, :], other=0.0, eviction_policy="evict_first").to(tl.float32)
     for g in tl.static_range(group):
         q = tl.load(query + head * query_head + g * query_group + column, mask=inside, other=0.0)
@@ -51,7 +52,7 @@ def _key_scan(
             tl.store(maxima + head * peak_head + g * peak_group + block, tl.max(known, 0))
     if counter is not None:
         size: tl.constexpr = keys.dtype.element_ty.primitive_bitwidth // 8
-        tl.atomic_add(counter, tl.sum(token * 0 + d * size), sem="relaxed")
+        tl.atomic_add(counter, tl.sum(token * 0 + d * size), mask=head < shared, sem="relaxed")
 
 
 def key_scan(
@@ -69,7 +70,7 @@ def key_scan(
     out = torch.empty(heads, group, n, dtype=torch.float32, device=query.device) if out is None else out
     _require(query.dtype == out.dtype == torch.float32, "query or out is not fp32")
     _require(query.stride(-1) == keys.stride(-1) == out.stride(-1) == 1, "channels or scores are not contiguous")
-    _require(keys.shape == (heads, n, d), "keys are not `[H, n, d]`")
+    _require(keys.shape[2] == d and heads % keys.shape[0] == 0, "keys are not `[H, n, d]` of the queries' KV heads")
     _require(first is not None or n % BLOCK == 0, f"{n} tokens are not a multiple of {BLOCK}")
     n = n // BLOCK * BLOCK  # room for part of a block is room for no block
     _require(out.shape[:2] == (heads, group) and out.shape[2] >= n, f"out does not hold {n} scores a head")
@@ -88,6 +89,7 @@ def key_scan(
         maxima,
         counter,
         n,
+        keys.shape[0],
         query.stride(0),
         query.stride(1),
         keys.stride(0),

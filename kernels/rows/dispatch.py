@@ -8,6 +8,7 @@ from torch import Tensor
 
 from leadline.kernels.rows import reference
 from leadline.kernels.rows.reference import Union
+from leadline.kernels.sequences import for_each
 
 if TYPE_CHECKING:
     from leadline.kernels.rows.triton import Workspace
@@ -37,17 +38,19 @@ def fetch(
     out: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """The union's rows `[H, U, d]`: stored `[H, n, d]` (on a GPU or in pinned host memory) below `first_of_tail`, a
-    number or int32 `[1]` beside the ids, tail `[H, t, d]` from there. Rows past the count mean nothing. counter: int64
-    `[2]`, the bytes read of stored and of tail are added to it.
+    """The union's rows `[N H, U, d]`: stored `[H, n, d]`, which N sequences share (on a GPU or in pinned host memory),
+    below `first_of_tail`, a number or int32 `[1]` beside the ids, tail `[N H, t, d]` from there. Rows past the count
+    mean nothing. counter: int64 `[2]`, the bytes read of stored and of tail are added to it.
     """
     if rows.ids.is_cuda:
         from leadline.kernels.rows import triton
 
         return triton.fetch(rows, stored, tail, first_of_tail, out=out, counter=counter)
-    found = reference.fetch(rows, stored, tail, int(first_of_tail))
+    shared = len(stored)
+    found = reference.fetch(rows, for_each(stored, len(rows.ids)), tail, int(first_of_tail))
     if counter is not None:
-        counter += reference.rows_read(rows, int(first_of_tail)) * stored.shape[-1] * stored.element_size()
+        own = Union(rows.ids[:shared], rows.member[:shared], rows.count[:shared])
+        counter += reference.rows_read(own, int(first_of_tail)) * stored.shape[-1] * stored.element_size()
     if out is None:
         return found
     out[:, : found.shape[1]] = found

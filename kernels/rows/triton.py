@@ -180,6 +180,7 @@ def _fetch_rows(
     out_value_head: tl.tensor,
     out_value_row: tl.tensor,
     width: tl.tensor,
+    shared: tl.tensor,
     told: tl.constexpr,
     d: tl.constexpr,
     padded: tl.constexpr,
@@ -197,7 +198,7 @@ def _fetch_rows(
     to = slot.to(tl.int64)[:, None]
     column = tl.arange(0, padded)[None, :]
     key = _copy(
-        stored_keys + head * key_head,
+        stored_keys + head % shared * key_head,
         tail_keys + head * tail_key_head,
         token,
         begin,
@@ -209,7 +210,7 @@ def _fetch_rows(
     )
     if stored_values is not None:  # asked for before the keys are written, so that both are on their way
         value = _copy(
-            stored_values + head * value_head,
+            stored_values + head % shared * value_head,
             tail_values + head * tail_value_head,
             token,
             begin,
@@ -224,8 +225,11 @@ def _fetch_rows(
     if counter is not None:
         size: tl.constexpr = stored_keys.dtype.element_ty.primitive_bitwidth // 8 * d
         sides: tl.constexpr = 1 if stored_values is None else 2
-        tl.atomic_add(counter, tl.sum((live & (token < begin)).to(tl.int64)) * (size * sides), sem="relaxed")
-        tl.atomic_add(counter + 1, tl.sum((live & (token >= begin)).to(tl.int64)) * (size * sides), sem="relaxed")
+        counts = head < shared
+        old = tl.sum((live & (token < begin)).to(tl.int64)) * (size * sides)
+        new = tl.sum((live & (token >= begin)).to(tl.int64)) * (size * sides)
+        tl.atomic_add(counter, old, mask=counts, sem="relaxed")
+        tl.atomic_add(counter + 1, new, mask=counts, sem="relaxed")
 
 
 def fetch(
@@ -240,7 +244,7 @@ def fetch(
 ) -> Tensor:
     """As the reference, and rows past the count are left as they are.
 
-    stored: `[H, n, d]`, on the GPU or in pinned host memory, tail: `[H, t, d]` on the GPU, of one type, d contiguous
+    stored: `[H, n, d]`, on the GPU or in pinned host memory, tail: `[N H, t, d]` on the GPU, of one type, d contiguous
     (keys and values may be halves of one record). first_of_tail: a number, or int32 `[1]` on the GPU. out: `[H, >= U,
     d]`. counter: int64 `[2]`, the bytes read of stored and of tail are added to it. `many` rows a program.
     """
@@ -288,7 +292,7 @@ def _run(
         one_type = far.dtype == near.dtype == into.dtype == stored[0].dtype
         if not (one_type and far.stride(-1) == near.stride(-1) == into.stride(-1) == 1):
             raise ValueError("row fetch: stored, tail and out are not of one type with contiguous channels")
-        if into.shape[1] < width or near.shape[::2] != far.shape[::2] or far.shape[::2] != (heads, d):
+        if into.shape[1] < width or near.shape[::2] != (heads, d) or far.shape[2] != d or heads % far.shape[0]:
             raise ValueError(f"row fetch: out holds {into.shape[1]} rows of {width}, or the tail has another shape")
     flat = [side.stride(i) if side is not None else 0 for pair in (stored, tail, out) for side in pair for i in (0, 1)]
     _fetch_rows[(triton.cdiv(width, many), heads)](
@@ -301,6 +305,7 @@ def _run(
         first_of_tail,
         *flat,
         width,
+        stored[0].shape[0],
         told=isinstance(first_of_tail, Tensor),
         d=d,
         padded=triton.next_power_of_2(d),

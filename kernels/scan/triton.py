@@ -123,6 +123,7 @@ def _scan(
     blocks: tl.tensor,
     capacity: tl.tensor,
     slots: tl.tensor,
+    shared: tl.tensor,
     one: tl.tensor,
     quarter: tl.tensor,
     odd: tl.tensor,
@@ -145,6 +146,7 @@ def _scan(
     per_block: tl.constexpr = 64 // lanes
     width: tl.constexpr = size // per_block
     head = tl.program_id(1).to(tl.int64)
+    stored = head % shared  # whose planes it reads
     total = capacity
     if blocks is not None:
         total = tl.minimum(total, tl.load(blocks))
@@ -155,7 +157,7 @@ def _scan(
     if tl.program_id(0) * width >= total:
         return
     query += head * query_head
-    planes += head * plane_head + part // shares
+    planes += stored * plane_head + part // shares
     halves = (scales - odd).to(tl.pointer_type(tl.int32), bitcast=True)
     row += head * slots
     channel += head * slots
@@ -173,7 +175,7 @@ def _scan(
             for _ in tl.static_range(depth):
                 words += (tl.load(source, mask=due, other=0) >> (part % shares * lanes),)  # type: ignore[assignment]
                 source += plane_level
-            first = odd + head * scale_head + at * scale_channel
+            first = odd + stored * scale_head + at * scale_channel
             if paired:
                 two = tl.load(halves + (first >> 1) + pair, mask=pair * 2 < total, other=0)
                 scale = tl.reshape(tl.join(_fp16(two), _fp16(two >> 16)), [width])
@@ -196,7 +198,7 @@ def _scan(
         own = out + head * out_head + g * out_group
         write_scores(scores[g], own, peaks, tl.program_id(0) * size * lanes, total * 64, size, lanes)
     if counter is not None:
-        tl.atomic_add(counter, moved, sem="relaxed")
+        tl.atomic_add(counter, moved, mask=head < shared, sem="relaxed")
 
 
 def plane_scan(
@@ -212,13 +214,14 @@ def plane_scan(
     counter: Tensor | None = None,
     size: int = 128,
 ) -> Tensor:
-    """Scores `[H, G, 64 m]` fp32 of all tokens under one plan per KV head; nothing waits for the host.
+    """Scores `[N H, G, 64 m]` fp32 of all tokens under one plan per row; nothing waits for the host.
 
-    query: `[H, G, d]` fp32. planes: `[H, c, 4, m]` int64 and scales `[H, c, m]` fp16, m contiguous, on the GPU or in
-    pinned host memory; where the rows of scales begin at multiples of 4 bytes they are read in half the requests. rows:
-    int32 `[H, d]`, which of the c rows holds a slot (default: row j is channel j). blocks: int32 `[1]`, how many of the
-    m blocks to scan (default all). out: `[H, G, >= 64 m]`, written in place. maxima: fp32 `[H, G, m]`, receives each
-    block's largest score, +inf where one is not a number. counter: int64 `[1]`, the payload bytes read are added to it.
+    query: `[N H, G, d]` fp32, of N sequences that share the store (`kernels.sequences`) and have slots of their own.
+    planes: `[H, c, 4, m]` int64 and scales `[H, c, m]` fp16, m contiguous, on the GPU or in pinned host memory; where
+    the rows of scales begin at multiples of 4 bytes they are read in half the requests. rows: int32 `[N H, d]`, which
+    of the c rows holds a slot (default: row j is channel j). blocks: int32 `[1]`, how many of the m blocks to scan
+    (default all). out: `[N H, G, >= 64 m]`, written in place. maxima: fp32 `[N H, G, m]`, receives each block's largest
+    score, +inf where one is not a number. counter: int64 `[1]`, the payload bytes read are added to it.
     `size` threads a program, a power of two from 32 on. Raises ValueError for tensors of another form.
     """
     heads, group, d = query.shape
@@ -228,6 +231,7 @@ def plane_scan(
     _require(query.dtype == torch.float32 and query.stride(-1) == 1, "query is not fp32 with contiguous channels")
     _require(planes.dtype == torch.int64 and planes.shape[2] == DEPTH, "planes are not int64 `[H, c, 4, m]`")
     _require(scales.dtype == torch.float16, "scales are not fp16")
+    _require(heads % planes.shape[0] == 0 and len(scales) == len(planes), "a store of other KV heads than the queries")
     _require(m == 1 or planes.stride(-1) == scales.stride(-1) == 1, "the words of a plane are not contiguous")
     _require(out.stride(-1) == 1 and out.shape[-1] >= BLOCK * m, f"out does not hold {BLOCK * m} contiguous scores")
     _require(slots.channel.shape == (heads, d) and slots.channel.is_contiguous(), "slots are not `[H, d]`")
@@ -251,6 +255,7 @@ def plane_scan(
         blocks,
         m,
         d,
+        planes.shape[0],
         _ONE,
         _QUARTER,
         odd,

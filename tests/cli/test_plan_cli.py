@@ -111,11 +111,12 @@ def test_measured_times_come_from_the_database_that_is_named(place: Path, tmp_pa
     assert branches == 8
     assert found.seconds == pytest.approx(100 / 8 * found.branches)
     assert "8 branches" in found.seconds_from
-    with sqlite3.connect(database) as connection:  # by kernels, turns ended half way: forced texts take steps as well
+    with sqlite3.connect(database) as connection:  # by kernels, turns ended half way: steps go on while a text has more
         connection.execute("UPDATE scanner SET fused = 1")
         connection.execute("UPDATE step_cost SET decode_steps = 2")
         connection.execute("UPDATE teacher_forced SET tokens = CASE text WHEN 'recorded' THEN 4 ELSE 2 END")
         texts = connection.execute("SELECT count(*) FROM teacher_forced").fetchone()[0]
+        tokens = connection.execute("SELECT sum(context_tokens) FROM step_cost").fetchone()[0]
     assert texts == 16
     again = RunPlan.model_validate(
         json.loads(RUNNER.invoke(app, [*arguments(place, "--json"), "--like", str(database)]).stdout)
@@ -123,7 +124,8 @@ def test_measured_times_come_from_the_database_that_is_named(place: Path, tmp_pa
     assert again.seconds == pytest.approx(100 / 8 * found.branches)
     longer = Measured.of(database)
     points = [PointPlan(step=1, prompt_tokens=1000, prefilled_tokens=1000, recorded_tokens=2)]
-    assert longer.share == 0.5
-    assert longer.seconds(["exact"], points, 8) == pytest.approx((4 + 4 + 2) * 0.01 + 1000 * longer.other_seconds)
+    assert (longer.share, longer.beside) == (0.5, 1.0)
+    assert longer.other_seconds == pytest.approx((100 - 8 * 4 * 0.01) / tokens)
+    assert longer.seconds(["exact"], points, 8) == pytest.approx(8 * 0.01 + 1000 * longer.other_seconds)
     failed = RUNNER.invoke(app, arguments(place, "--like", str(tmp_path / "missing.sqlite")))
     assert isinstance(failed.exception, UsageError)

@@ -45,10 +45,11 @@ def model(kind: str = "qwen3") -> LoadedModel:
     return tiny_models.from_network(made.network, None, id=made.id, weights_sha256=made.weights_sha256)
 
 
-def prefilled(model: LoadedModel, length: int, by_kernels: bool, **changes: Any) -> Prefilled:
+def prefilled(model: LoadedModel, length: int, by_kernels: bool, sequences: int = 1, **changes: Any) -> Prefilled:
     """Rows of the first length - 1 tokens of a random prompt, with or without the decode path of its own."""
     spec = RunSpec(sessions=("none",), max_context=512, k=48, max_new_tokens=NEW, **changes)
-    made = Prefilled(model, DecodeNetwork.of(model) if by_kernels else None, spec, 400 + NEW, 128, ())
+    network = DecodeNetwork.of(model) if by_kernels else None
+    made = Prefilled(model, network, spec, 400 + NEW, 128, (), sequences=sequences)
     prompt = tiny_models.prompt(length)
     extend(model, made.rows, prompt, length - 1, chunk=128, stops=(), on_chunk=lambda _: made.stores.advance(made.rows))
     return made
@@ -117,7 +118,7 @@ def test_a_forced_text_is_the_engine_s(spec: str) -> None:
         known = states(scanner, made)
         with hooked(made.model):
             before = made.decode(spec, scanner, known, 7, ())[0].tokens
-            found.append(made.force(spec, scanner, known, 7, text))
+            found.append(made.force(spec, scanner, known, 7, [text])[0])
             tokens.append((before, made.decode(spec, scanner, known, 7, ())[0].tokens))
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
     assert found[1].exp().sum(-1).tolist() == pytest.approx([1.0] * len(text), abs=1e-5)
@@ -316,3 +317,62 @@ def test_plans_and_codes_are_those_of_a_cpu(spec: str) -> None:
             assert torch.equal(field, index.fields[name].cpu()), name
         plan = scanner.plan(step.asked[layer].cpu(), on_cpu, own)
         assert torch.equal(plan.depth["planes"].int().expand_as(step.lane.depth[layer]), step.lane.depth[layer].cpu())
+
+
+TEXTS = [[5, 9, 31, 2, 77, 8, 1], [4, 4, 90, 11, 62, 35, 8, 3, 3, 70, 21, 6]]
+
+
+@pytest.mark.parametrize("spec", [*LANES, "dense"])
+def test_side_by_side_is_one_after_another(spec: str) -> None:
+    """A branch and two texts as three sequences over one store: tokens, probabilities and bytes are those of each."""
+    scanner, same = create(spec), model()
+    alone, beside = prefilled(same, 300, True), prefilled(same, 300, True, sequences=3)
+    known = states(scanner, alone)
+    with hooked(same):
+        decoded, ledger = alone.decode(spec, scanner, known, 7, ())
+        says = alone.force(spec, scanner, known, 7, TEXTS)
+        own, account, found = beside.branch(spec, scanner, known, 7, (), TEXTS)
+        again = beside.force(spec, scanner, known, 7, TEXTS)
+        once_more, counted = beside.decode(spec, scanner, known, 7, ())
+    assert own.tokens == decoded.tokens == once_more.tokens
+    assert account == ledger == counted or _differs_by_rounding(account, ledger)
+    torch.testing.assert_close(torch.tensor(own.margins), torch.tensor(decoded.margins), rtol=1e-3, atol=1e-4)
+    for given, one, two, three in zip(TEXTS, says, found, again, strict=True):
+        assert len(one) == len(given)
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(three, one, rtol=1e-3, atol=1e-4)
+
+
+def test_texts_go_on_when_the_branch_has_ended_and_leave_its_account_alone() -> None:
+    scanner, same = create("fathom:budget=48"), model()
+    alone, beside = prefilled(same, 300, True), prefilled(same, 300, True, sequences=3)
+    known = states(scanner, alone)
+    with hooked(same):
+        whole, _ = alone.decode("f", scanner, known, 7, ())
+        stop = {whole.tokens[3]}
+        decoded, ledger = alone.decode("f", scanner, known, 7, stop)
+        says = alone.force("f", scanner, known, 7, TEXTS)
+        own, account, found = beside.branch("f", scanner, known, 7, stop, TEXTS)
+    assert own.tokens == decoded.tokens
+    assert own.stop_token == decoded.stop_token
+    assert len(own.tokens) < len(TEXTS[0])
+    assert account == ledger or _differs_by_rounding(account, ledger)
+    for one, two in zip(says, found, strict=True):
+        torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
+
+
+def test_more_texts_than_sequences_take_turns_and_a_text_too_long_is_refused() -> None:
+    scanner, made = create("exact"), prefilled(model(), 300, True, sequences=2)
+    known = states(scanner, made)
+    with hooked(made.model):
+        own, _, found = made.branch("exact", scanner, known, 7, (), TEXTS)
+        one_by_one = [made.force("exact", scanner, known, 7, [text])[0] for text in TEXTS]
+        assert own.tokens == made.decode("exact", scanner, known, 7, ())[0].tokens
+        for text in ([], [1] * (NEW + 1)):
+            with pytest.raises(ValueError, match="a text to feed has 1 to 12 tokens"):
+                made.force("exact", scanner, known, 7, [text])
+    for one, two in zip(found, one_by_one, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+    assert made.decoder is not None
+    with pytest.raises(ValueError, match="2 texts beside a free sequence"):
+        made.decoder.branch("exact", 7, 300, made.store(scanner, known).index(0), TEXTS, stop=())
