@@ -75,9 +75,10 @@ class RunSpec(BaseModel):
     rule of `declared_pairs`. `margin` is the equivalence margin in agreement. `placement` says where stores and rows
     lie while a GPU decodes: both in its memory ("device"), rows on the host ("rows-host"), both there ("host").
     `timed_steps` steps of every branch are timed by stage there (0: none). `checked` poisons buffers and compares their
-    guards at every step, which is slow and changes no result. `excerpt` characters of each prompt's end are stored for
-    the reader of a report (0: nothing of a session but its recorded steps). Sessions of one source form a cluster;
-    `clusters` are groups of sources that count as one, of recordings that tell of the same tasks.
+    guards at every step, which is slow and changes no result. `exclude_degenerate` sets aside branch points where dense
+    attention itself is empty or repeats: there is nothing to agree with. `excerpt` characters of each prompt's end are
+    stored for the reader of a report (0: nothing of a session but its recorded steps). Sessions of one source form a
+    cluster; `clusters` are groups of sources that count as one, of recordings that tell of the same tasks.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,6 +108,7 @@ class RunSpec(BaseModel):
     placement: Literal["device", "rows-host", "host"] = "device"
     timed_steps: int = Field(default=0, ge=0)
     checked: bool = False
+    exclude_degenerate: bool = False
     excerpt: int = Field(default=1200, ge=0)
     baseline: str = "sparq:r=16"
     family: tuple[tuple[str, str], ...] = ()
@@ -149,7 +151,7 @@ class RunSpec(BaseModel):
         values = self.model_dump(mode="json", exclude=beside)
         values["k"] = self.selected
         # Named only where they are set, so that runs made before these fields existed keep their identity.
-        for name in ("placement", "timed_steps"):
+        for name in ("placement", "timed_steps", "exclude_degenerate"):
             if values[name] == RunSpec.model_fields[name].default:
                 del values[name]
         return values

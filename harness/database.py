@@ -228,6 +228,15 @@ class Results:
                     seen.add(digest)
                     db.add(ExclusionRow(run_id=run, content_sha256=digest, **values))
 
+    def excluded_steps(self, run: int, session_sha256: str, reason: str) -> set[int]:
+        """The steps of a session that were left out for a reason that begins so."""
+        mine = select(ExclusionRow.step).where(
+            ExclusionRow.run_id == run, ExclusionRow.session_sha256 == session_sha256
+        )
+        with self.transaction() as db:
+            found = db.scalars(mine.where(ExclusionRow.reason.startswith(reason, autoescape=True)))
+            return {step for step in found if step is not None}
+
     def add_branch_point(self, run: int, session_sha256: str, point: BranchPointRecord) -> None:
         """Store a branch point of a stored session."""
         with self.transaction() as db:

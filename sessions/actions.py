@@ -22,6 +22,9 @@ _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _MISTRAL_NAMED = re.compile(r"\s*([\w.\-/]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\]\s*)?(?=\{)")
 _MISTRAL_FIRST, _MISTRAL_NEXT = re.compile(r"\s*\[?\s*(?=\{)"), re.compile(r"\s*,\s*(?=\{)")
 _BARE_OBJECT = re.compile(r'(?:<\|python_tag\|>\s*|(?:\A|[\n;])\s*)(?=\{\s*"(?:type|name)")')
+_UNMARKED_OBJECT = re.compile(
+    r'^\s*(?=\{\s*"name"\s*:\s*"[^"\n]+"\s*,\s*"(?:arguments|parameters)"\s*:\s*\{)', re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,12 @@ def parse_actions(text: str, traits: TemplateTraits) -> tuple[Action, ...]:
 
     The template's own form (`traits.call_form`) is tried first. Where it finds nothing, the forms with unmistakable
     marks are tried too, because a recorded turn may carry a call in its content in the form of the agent that wrote
-    it. Never raises.
+    it; last, a JSON object at the start of a line with a name and arguments, which is what a model writes that was
+    never trained on its template's marks. Never raises.
     """
     readers = {"hermes": _hermes, "mistral": _mistral, "llama": _bare_json, "xml": _xml, "other": _hermes}
     first = readers[traits.call_form]
-    for parse in dict.fromkeys((first, _hermes, _mistral, _xml)):
+    for parse in dict.fromkeys((first, _hermes, _mistral, _xml, _unmarked)):
         found = parse(text)
         if found:
             return tuple(found)
@@ -99,15 +103,19 @@ def _mistral(text: str) -> list[Action]:
     return actions
 
 
-def _bare_json(text: str) -> list[Action]:
+def _bare_json(text: str, opening: re.Pattern[str] = _BARE_OBJECT) -> list[Action]:
     actions, behind = [], 0
-    for mark in _BARE_OBJECT.finditer(text):
+    for mark in opening.finditer(text):
         if mark.end() < behind:
             continue
         action, end = _object_at(text, mark.end())
         actions += [action] if action else []
         behind = end if end is not None else len(text)
     return actions
+
+
+def _unmarked(text: str) -> list[Action]:
+    return _bare_json(text, _UNMARKED_OBJECT)
 
 
 def _xml(text: str) -> list[Action]:

@@ -33,6 +33,9 @@ def report(
         Path | None,
         typer.Option(metavar="DIR", help="Write the session viewer there, a page per session; no report unless asked."),
     ] = None,
+    texts: Annotated[
+        bool, typer.Option("--texts/--no-texts", help="Markdown with the text of every branch, or tables alone.")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, write nothing.")] = False,
 ) -> None:
     """Write the report of a run and print the paths of the files.
@@ -64,7 +67,7 @@ def report(
         replayed = contents
         writers = {
             Format.html: lambda: html(replayed),
-            Format.md: lambda: markdown(replayed),
+            Format.md: lambda: markdown(replayed, texts=texts),
             Format.json: lambda: report_json(replayed),
             Format.csv: lambda: to_csv(flat(replayed)),
             Format.parquet: lambda: to_parquet(flat(replayed)),

@@ -53,6 +53,16 @@ def test_out_and_format_choose_where_and_what(database: Path, tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == ["report.json"]
 
 
+def test_markdown_without_the_texts_has_the_same_tables(database: Path, tmp_path: Path) -> None:
+    call("report", database, "--out", tmp_path / "whole", "--format", "md")
+    call("report", database, "--out", tmp_path / "short", "--format", "md", "--no-texts")
+    whole, short = ((tmp_path / name / "report.md").read_text() for name in ("whole", "short"))
+    before, _, after = whole.partition("## Step texts\n\n")
+    assert short.startswith(before)
+    assert after.endswith(short[len(before) :])
+    assert short[len(before) :].startswith("## ")
+
+
 def test_every_format_is_written_where_asked(database: Path, tmp_path: Path) -> None:
     names = ("md", "html", "json", "csv", "parquet")
     out = tmp_path / "all"

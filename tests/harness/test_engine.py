@@ -10,12 +10,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_replay
 
+import leadline.agreement
 from leadline.config import RunSpec
 from leadline.database import Results
 from leadline.errors import UsageError
@@ -70,6 +72,11 @@ def figures(database: Path) -> list[dict[str, Any]]:
                 | {"forced": [{k: f[k] for k in f.keys() if k not in TIMING} for f in forced]}  # noqa: SIM118
             )
         return found
+
+
+def rows(database: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(database) as connection:
+        return connection.execute(query).fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -342,6 +349,38 @@ def test_excerpts_of_prompts_are_as_long_as_asked_for(
     assert all(300 < length <= 1200 for length in excerpts(database))
     tiny_replay.run(wanted(place, scanners=("quest",), excerpt=10, limit=1), tmp_path / "ten.sqlite", loaded)
     assert excerpts(tmp_path / "ten.sqlite") == {10}
+
+
+def test_a_point_where_dense_attention_repeats_is_set_aside_and_stays_so(
+    place: Path, loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four points, those whose dense step holds the first's tokens count as repeating here."""
+    common = {"scanners": ("fathom:budget=48", "sparq:r=16"), "noise_chunk": 0}
+    every, some = tmp_path / "every.sqlite", tmp_path / "some.sqlite"
+    tiny_replay.run(wanted(place, **common), every, loaded)
+    dense = "SELECT r.tokens, r.session_sha256, r.step FROM step_result r JOIN scanner s ON s.sha256 = r.scanner_sha256"
+    points = rows(every, f"{dense} AND s.run_id = r.run_id WHERE s.role = 'dense' ORDER BY r.id")
+    assert len({tokens for tokens, *_ in points}) == len(points) == 4
+    broken = {(session, step) for _, session, step in points[:1]}
+    looked_at: list[tuple[int, ...]] = []
+
+    def is_repeating(tokens: Sequence[int]) -> bool:
+        looked_at.append(tuple(tokens))
+        return json.dumps(list(tokens)) == json.dumps(json.loads(points[0][0]))
+
+    monkeypatch.setattr(leadline.agreement, "is_repeating", is_repeating)
+    _, outcome = tiny_replay.run(wanted(place, **common, exclude_degenerate=True), some, loaded)
+    assert (outcome.written, outcome.failed) == (3 * 4, 0)
+    kept = "SELECT session_sha256, step FROM {} ORDER BY 1, 2"
+    expected = [point for point in rows(every, kept.format("branch_point")) if point not in broken]
+    assert rows(some, kept.format("branch_point")) == expected
+    left_out = rows(some, "SELECT session_sha256, step, reason FROM exclusion WHERE reason LIKE 'degenerate%'")
+    assert left_out == [(*next(iter(broken)), "degenerate: dense attention repeats itself here")]
+    looked_at.clear()
+    _, again = tiny_replay.run(wanted(place, **common, exclude_degenerate=True), some, loaded)
+    assert (again.written, again.kept) == (0, 12)
+    assert not looked_at  # nothing is decoded to be set aside once more
+    assert rows(some, "SELECT protocol_sha256 FROM run") != rows(every, "SELECT protocol_sha256 FROM run")
 
 
 def test_steps_left_out_are_listed_with_the_reason(database: Path) -> None:

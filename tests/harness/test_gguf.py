@@ -171,6 +171,17 @@ def test_tokenizer_of_scored_pieces(tmp_path: Path) -> None:
     assert prefixed.convert_ids_to_tokens(prefixed("hi").input_ids) == ["<end>", "▁hi"]
 
 
+def test_end_tokens_are_those_named_and_every_control_token_that_ends_a_text(tmp_path: Path) -> None:
+    """A file names <end>; a control <|endoftext|> ends a text as well, an ordinary token of such a name does not."""
+    network = tiny_models.network("llama", tie_word_embeddings=True)
+    known = tiny_gguf.vocabulary(network.config.vocab_size)
+    tokens, types = known["tokenizer.ggml.tokens"], known["tokenizer.ggml.token_type"]
+    tokens[-3:], types[-3:] = ["<|endoftext|>", "<|eot_id|>", "<|other|>"], [3, 1, 3]
+    fields = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+    path = tiny_gguf.write(tmp_path / "tiny.gguf", network, "llama", fields=fields)
+    assert read_config(open_gguf(path)).eos_token_id == [1, len(tokens) - 3]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -42,8 +42,8 @@ def test_what_is_said_of_it(model: LoadedModel) -> None:
     shape = model.shape
     assert (shape.layers, shape.query_heads, shape.kv_heads, shape.groups, shape.head_dim) == (30, 9, 3, 3, 64)
     assert (shape.scanned_layers, shape.max_positions) == (tuple(range(30)), 8192)
-    assert model.tokenizer.decode(list(model.stop_tokens)) == "<|im_end|>"
-    assert end_of_turn(model.tokenizer) == model.stop_tokens[0]
+    assert model.tokenizer.convert_ids_to_tokens(list(model.stop_tokens)) == ["<|endoftext|>", "<|im_end|>"]
+    assert end_of_turn(model.tokenizer) == model.stop_tokens[1]
 
 
 def test_it_answers_and_matches_generate_on_a_long_prompt(model: LoadedModel) -> None:

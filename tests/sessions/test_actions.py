@@ -138,6 +138,24 @@ def test_every_cut_of_a_call_is_incomplete_until_its_arguments_close(family: str
     assert all(action.arguments is None for found in states[: finished[0]] for action in found)
 
 
+@pytest.mark.parametrize("form", ["hermes", "mistral", "llama", "xml", "other"])
+def test_a_call_without_its_marks_is_a_call(form: CallForm) -> None:
+    """Models never trained on their template's marks write another special token, or nothing, in their place."""
+    call = '{"name": "run", "arguments": {"command": "ls"}}'
+    for text in (f"Let me look:\n<|im_start|>\n{call}\n<|im_start|>", call, f"Look.\n\n  {call}\nand so on"):
+        assert parse_actions(text, traits(form)) == (done("run", {"command": "ls"}),)
+    twice = parse_actions(f"{call}\n{call}", traits(form))
+    assert twice == (done("run", {"command": "ls"}),) * 2
+    assert parse_actions(f"Let me look:\n{call[:-3]}", traits(form)) == (Action("run", None, False),)
+
+
+def test_an_object_that_only_has_a_name_is_no_call() -> None:
+    for text in ('{"name": "leadline", "version": "1"}', 'in a line {"name": "f", "arguments": {}}', '{"name": "f"}'):
+        assert parse_actions(text, traits("hermes")) == ()
+    marked = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n{"name": "g", "arguments": {}}'
+    assert parse_actions(marked, traits("hermes")) == (done("f", {}),)  # marks, where there are any, decide
+
+
 def test_arguments_are_normalised() -> None:
     assert normalise_arguments('{"b": [1,  2], "a": "é"}') == '{"a":"é","b":[1,2]}'
     assert normalise_arguments({"b": 1, "a": 2}) == normalise_arguments('{"a":2,"b":1}')
