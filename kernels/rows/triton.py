@@ -12,29 +12,34 @@ from torch import Tensor
 from leadline.kernels.jit import jit
 from leadline.kernels.rows.reference import Union
 
+_PART = 128  # entries of a list that one program looks at
+
 
 @dataclass(frozen=True)
 class Workspace:
-    """The buffer of the union, reused by every call."""
+    """The buffers of the union, reused by every call."""
 
-    first_seen: Tensor  # int32 [H, G, k + 1], tokens before an entry of a list that are in no earlier head's list
+    first_seen: Tensor  # int32 [H, G, k + 1], tokens of a part before an entry that are in no earlier head's list
+    seen: Tensor  # int32 [H, G, parts], such tokens of the whole part
 
 
 def workspace(heads: int, group: int, k: int, device: torch.device) -> Workspace:
-    """The buffer for selections of up to k tokens a head."""
-    return Workspace(torch.empty(heads, group, k + 1, dtype=torch.int32, device=device))
+    """The buffers for selections of up to k tokens a head."""
+    first_seen = torch.empty(heads, group, k + 1, dtype=torch.int32, device=device)
+    return Workspace(first_seen, first_seen.new_empty(heads, group, triton.cdiv(k, _PART)))
 
 
 @jit
 def _search(
-    lists: tl.tensor, token: tl.tensor, k: tl.tensor, group: tl.constexpr, steps: tl.constexpr, heads: tl.constexpr
+    lists: tl.tensor, token: tl.tensor, k: tl.tensor, some: tl.tensor, steps: tl.constexpr, heads: tl.constexpr
 ) -> tl.tensor:
-    """Where tokens `[width]` stand, or would, in each of a group's lists, `[heads, width]`, and whether they are there.
+    """Where tokens `[width]` stand, or would, in each of the first `some` lists of a group, `[heads, width]`, and
+    whether they are there.
 
     Ids are compared without sign, so that the -1 behind a list's last is larger than all.
     """
     head = tl.arange(0, heads)[:, None]
-    known = head < group
+    known = head < some
     wanted = token.to(tl.uint32, bitcast=True)[None, :]
     low = tl.zeros([heads, token.shape[0]], tl.int32)
     high = low + k
@@ -52,60 +57,66 @@ def _search(
 def _union_first_seen(
     selected: tl.tensor,
     first_seen: tl.tensor,
+    seen: tl.tensor,
     k: tl.tensor,
     room: tl.tensor,
+    parts: tl.tensor,
     group: tl.constexpr,
     steps: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
-    """For one head's list: how many of the tokens before each entry, and in all, no earlier head of the group has."""
-    row = tl.program_id(0).to(tl.int64)
-    own = row % group
+    """For one part of one head's list: how many of its tokens before each entry, and in all, no earlier head has."""
+    part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    own = (row % group).to(tl.int32)
     lists = selected + (row - own) * k
-    before = 0
-    for start in range(0, k, width):
-        at = start + tl.arange(0, width)
-        token = tl.load(lists + own * k + at, mask=at < k, other=-1)
-        _, there = _search(lists, token, k, group, steps, heads)
-        earlier = tl.max((there & (tl.arange(0, heads)[:, None] < own)).to(tl.int32), 0)
-        fresh = ((token >= 0) & (earlier == 0)).to(tl.int32)
-        tl.store(first_seen + row * room + at, before + tl.cumsum(fresh, 0) - fresh, mask=at < k)
-        before += tl.sum(fresh)
-    tl.store(first_seen + row * room + k, before)
+    at = part * width + tl.arange(0, width)
+    token = tl.load(lists + own * k + at, mask=at < k, other=-1)
+    _, there = _search(lists, token, k, own, steps, heads)
+    fresh = ((token >= 0) & (tl.max(there.to(tl.int32), 0) == 0)).to(tl.int32)
+    # At k stands what a token past the list's end finds before it in the part that k lies in: nothing, in a new one.
+    tl.store(first_seen + row * room + at, tl.cumsum(fresh, 0) - fresh, mask=at <= k)
+    if (part + 1) * width == k:
+        tl.store(first_seen + row * room + k, 0)
+    tl.store(seen + row * parts + part, tl.sum(fresh))
 
 
 @jit
 def _union_place(
     selected: tl.tensor,
     first_seen: tl.tensor,
+    seen: tl.tensor,
     ids: tl.tensor,
     member: tl.tensor,
     count: tl.tensor,
     k: tl.tensor,
     room: tl.tensor,
+    parts: tl.tensor,
     group: tl.constexpr,
     steps: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
+    every: tl.constexpr,
 ) -> None:
     """Write each selected token to its place in the union; heads that share a token write the same there."""
     row = tl.program_id(1).to(tl.int64)
     own = row % group
     kv = row // group
     lists = selected + kv * group * k
-    counts = first_seen + kv * group * room
     at = tl.program_id(0) * width + tl.arange(0, width)
     token = tl.load(lists + own * k + at, mask=at < k, other=-1)
     where, there = _search(lists, token, k, group, steps, heads)
-    head = tl.arange(0, heads)[:, None]
-    before = tl.load(counts + head * room + where, mask=(head < group) & (token >= 0)[None, :], other=0)
+    head, part = tl.arange(0, heads)[:, None], tl.arange(0, every)[None, :]
+    known = (head < group) & (part < (k + width - 1) // width)
+    in_part = tl.load(seen + (kv * group + head) * parts + part, mask=known, other=0)
+    before = tl.gather(tl.cumsum(in_part, 1) - in_part, where // width, 1)
+    counts = first_seen + kv * group * room
+    before += tl.load(counts + head * room + where, mask=(head < group) & (token >= 0)[None, :], other=0)
     place = kv * (group * k) + tl.sum(before, 0)
     tl.store(ids + place, token, mask=token >= 0)
     tl.store(member + place, tl.sum(there.to(tl.int32) << head, 0), mask=token >= 0)
     if (tl.program_id(0) == 0) & (own == 0):
-        every = tl.arange(0, heads)
-        tl.store(count + kv, tl.sum(tl.load(counts + every * room + k, mask=every < group, other=0)))
+        tl.store(count + kv, tl.sum(in_part))
 
 
 def empty(heads: int, group: int, k: int, device: torch.device) -> Union:
@@ -123,14 +134,24 @@ def union(selected: Tensor, capacity: int, space: Workspace | None = None, out: 
         raise ValueError("union: selections are not contiguous int32 `[H, G, k]` with G <= 31")
     space = workspace(heads, group, k, selected.device) if space is None else space
     out = empty(heads, group, k, selected.device) if out is None else out
-    room = space.first_seen.shape[-1]
+    room, parts = space.first_seen.shape[-1], space.seen.shape[-1]
     if room <= k or space.first_seen.shape[:2] != selected.shape[:2]:
         raise ValueError(f"union: the workspace is `{list(space.first_seen.shape)}`, for `{[heads, group, k + 1]}`")
-    shape = {"group": group, "steps": k.bit_length(), "heads": triton.next_power_of_2(group)}
-    whole, part = min(1024, triton.next_power_of_2(k)), min(128, triton.next_power_of_2(k))
-    _union_first_seen[(heads * group,)](selected, space.first_seen, k, room, **shape, width=whole, num_warps=8)
-    _union_place[(triton.cdiv(k, part), heads * group)](
-        selected, space.first_seen, out.ids, out.member, out.count, k, room, **shape, width=part, num_warps=4
+    shape = {"group": group, "steps": k.bit_length(), "heads": triton.next_power_of_2(group), "width": _PART}
+    used = triton.cdiv(k, _PART)
+    grid, sizes = (used, heads * group), (k, room, parts)
+    _union_first_seen[grid](selected, space.first_seen, space.seen, *sizes, **shape, num_warps=4)
+    _union_place[grid](
+        selected,
+        space.first_seen,
+        space.seen,
+        out.ids,
+        out.member,
+        out.count,
+        *sizes,
+        **shape,
+        every=triton.next_power_of_2(used + 1),  # and the part that k lies in where a last one is full
+        num_warps=4,
     )
     return out
 

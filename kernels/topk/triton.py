@@ -1,9 +1,9 @@
 """Exact top-k in Triton: several programs a row, no sort, no buffer that a crowded row could overflow (see README.md).
 
 Scores are compared as int32 keys in the order of the floats. The k-th largest of the maxima of blocks of tokens is a
-lower bound of the k-th largest score, so only blocks that reach it are read again; what is above it in them, and the
-first k that equal it, are collected in index order, and one program a row finds the exact k-th largest among that by
-bisection of the keys.
+lower bound of the k-th largest score, and so is any line that k maxima reach; only blocks that reach it are read again.
+What is above it in them, and the first k that equal it, are collected in index order, and one program a row finds the
+exact k-th largest among that by narrowing the range of its key.
 """
 
 from __future__ import annotations
@@ -106,6 +106,45 @@ def _topk_peaks(
 
 
 @jit
+def _quarters(low: tl.tensor, high: tl.tensor) -> tl.tensor:
+    """Three lines that divide low + 1 .. high, ascending, none above high."""
+    step = (high - low + 3) // 4
+    first = low + step
+    second = tl.minimum(first + step, high)
+    return first, second, tl.minimum(second + step, high)
+
+
+@jit
+def _reaching(key: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor) -> tl.tensor:
+    """How many keys reach each of three lines, by one sum (fewer than 2^20 keys)."""
+    one = (key >= first.to(tl.int32)).to(tl.int64)
+    two = (key >= second.to(tl.int32)).to(tl.int64)
+    packed = tl.sum(one + (two << 20) + ((key >= third.to(tl.int32)).to(tl.int64) << 40))
+    return (packed & 0xFFFFF).to(tl.int32), ((packed >> 20) & 0xFFFFF).to(tl.int32), (packed >> 40).to(tl.int32)
+
+
+@jit
+def _narrowed(
+    low: tl.tensor,
+    high: tl.tensor,
+    lines: tl.tensor,
+    counts: tl.tensor,
+    wanted: tl.tensor,
+    enough: tl.tensor,
+) -> tl.tensor:
+    """The part of low..high that holds the highest line that `wanted` keys reach; a line that no more than `enough`
+    reach will do.
+    """
+    first, second, third = lines
+    one, two, three = counts
+    line = tl.where(three >= wanted, third, tl.where(two >= wanted, second, tl.where(one >= wanted, first, low)))
+    count = tl.where(three >= wanted, three, tl.where(two >= wanted, two, tl.where(one >= wanted, one, enough + 1)))
+    above = tl.where(two >= wanted, third - 1, tl.where(one >= wanted, second - 1, first - 1))
+    above = tl.where(three >= wanted, high, above)
+    return line, tl.where(count <= enough, line, above)
+
+
+@jit
 def _topk_bound(
     peaks: tl.tensor,
     covered: tl.tensor,
@@ -124,7 +163,9 @@ def _topk_bound(
     fold: tl.constexpr,
     width: tl.constexpr,
 ) -> None:
-    """The `wanted`-th largest of the maxima of spans that hold candidates only, and the list of spans to look into."""
+    """A line that at least `wanted` of the maxima reach of spans that hold candidates only, and not many more, and the
+    list of spans to look into.
+    """
     span: tl.constexpr = unit * fold
     row = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + row * length_stride)
@@ -140,11 +181,11 @@ def _topk_bound(
     if tl.sum(sure.to(tl.int32)) < wanted:
         low = high * 0 - 2147483648
         high = low
+    enough = wanted + wanted // 8
     while low < high:
-        middle = (low + high + 1) >> 1
-        count = tl.sum((key >= middle.to(tl.int32)).to(tl.int32))
-        high = tl.where(count == wanted, middle, tl.where(count > wanted, high, middle - 1))
-        low = tl.where(count >= wanted, middle, low)
+        first, second, third = _quarters(low, high)
+        counts = _reaching(key, first, second, third)
+        low, high = _narrowed(low, high, (first, second, third), counts, wanted, enough)
     spans = tl.where(n > k, (n + span - 1) // span, 0)
     reach = ((key >= low.to(tl.int32)) | (sure == 0)) & (block < spans)
     place = tl.cumsum(reach.to(tl.int32), 0) - 1
@@ -300,18 +341,20 @@ def _topk_choose(
         collected = tl.sum(tl.load(own, mask=every < used, other=0)) + tl.minimum(level, wanted)
         low = tl.load(bound + row * 2).to(tl.int64)
         high = low
+        begin = tl.load(keys + lane, mask=lane < collected, other=-2147483648)  # most rows hold no more
         if collected > wanted:
-            for start in range(0, collected, width):
+            high = tl.maximum(high, tl.max(begin).to(tl.int64))
+            for start in range(width, collected, width):
                 key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
                 high = tl.maximum(high, tl.max(key).to(tl.int64))
         while low < high:
-            middle = (low + high + 1) >> 1
-            count = 0
-            for start in range(0, collected, width):
+            first, second, third = _quarters(low, high)
+            one, two, three = _reaching(begin, first, second, third)
+            for start in range(width, collected, width):
                 key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
-                count += tl.sum((key >= middle.to(tl.int32)).to(tl.int32))
-            high = tl.where(count == wanted, middle, tl.where(count > wanted, high, middle - 1))
-            low = tl.where(count >= wanted, middle, low)
+                more = _reaching(key, first, second, third)
+                one, two, three = one + more[0], two + more[1], three + more[2]
+            low, high = _narrowed(low, high, (first, second, third), (one, two, three), wanted, wanted)
         line = low.to(tl.int32)
         room = wanted
         for start in range(0, collected, width):

@@ -37,6 +37,9 @@ def poisoned(heads: int, group: int, k: int) -> Union:
         (1, 7, 60, 64, 0),
         (1, 8, 33, 70000, 1),
         (2, 3, 16, 40, 16),
+        (1, 3, 128, 300, 5),
+        (2, 2, 256, 260, 0),
+        (1, 5, 257, 1000, 200),
     ],
 )
 def test_union_equals_the_reference(heads: int, group: int, k: int, n: int, missing: int) -> None:
@@ -48,6 +51,7 @@ def test_union_equals_the_reference(heads: int, group: int, k: int, n: int, miss
     assert torch.equal(expected.count.long(), counts[0])
     space = kernels_of("rows").workspace(heads, group, k + 3, torch.device(DEVICE))
     space.first_seen.fill_(-1)
+    space.seen.fill_(-1)
     found = kernels_of("rows").union(selected.to(DEVICE), n, space, poisoned(heads, group, k))
     assert torch.equal(found.count.cpu(), expected.count)
     for head, count in enumerate(expected.count.tolist()):
