@@ -7,7 +7,9 @@ with 1 added). Whatever the file holds that is not understood is an error, never
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,9 +202,8 @@ def unpermute(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
 
 def _read_tensors(file: GgufFile, config: Any, dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor | None]:
     """All tensors under their transformers names, and the RoPE factors `[d/2]` where the file has them."""
-    state: dict[str, Tensor] = {}
-    factors: Tensor | None = None
-    for tensor in file.reader.tensors:
+
+    def read(tensor: Any) -> tuple[str, Tensor]:
         try:
             weight = dequantize(tensor.data, tensor.tensor_type)
         except (NotImplementedError, ValueError) as error:  # gguf's way of saying that it cannot read a type
@@ -210,15 +211,23 @@ def _read_tensors(file: GgufFile, config: Any, dtype: torch.dtype) -> tuple[dict
                 file.path, tensor.name, f"{tensor.tensor_type.name}: {error}", "a known tensor type"
             ) from error
         if tensor.name == _ROPE_FACTORS:
-            factors = torch.from_numpy(np.array(weight, dtype=np.float32))
-            continue
+            return tensor.name, torch.from_numpy(np.array(weight, dtype=np.float32))
         name = _rename(file, tensor.name)
         weight = _convention(file.architecture, name, config)(weight)
-        # A copy: the reader's memory is mapped read-only.
-        state[name] = torch.from_numpy(np.array(weight, dtype=np.float32)).to(dtype)
+        # What is not quantized is a view of the reader's memory, which is mapped read-only: that is copied.
+        return name, torch.from_numpy(np.require(weight, np.float32, ["C", "W"])).to(dtype)
+
+    with ThreadPoolExecutor(_threads()) as threads:  # dequantizing is most of a load, and numpy's
+        state = dict(threads.map(read, file.reader.tensors))
+    factors = state.pop(_ROPE_FACTORS, None)
     if config.tie_word_embeddings:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     return state, factors
+
+
+def _threads() -> int:
+    """As many as this process may use, four at most: past that the interpreter's lock is in the way."""
+    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _rename(file: GgufFile, name: str) -> str:
