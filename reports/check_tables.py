@@ -4,8 +4,10 @@ and times.
 
 from __future__ import annotations
 
+from leadline.reports import query
 from leadline.reports.checks import Check
 from leadline.reports.contents import Contents
+from leadline.reports.floor import AgainstFloor
 from leadline.reports.query import METRICS
 from leadline.reports.selections import SELECTIONS, SelectionFigures
 from leadline.reports.stats_checks import FEW_CLUSTERS, RESAMPLES
@@ -55,10 +57,37 @@ def checks(contents: Contents) -> Table:
             f"Bootstrap: percentiles of {RESAMPLES:,} resamples of units, seed 0; too narrow at few units. Robust: the "
             f"mean over all steps, its error allowing for likeness within a source; (few): below {FEW_CLUSTERS} "
             "clusters such errors come out too small. Superiority: (wins + ties / 2) / units.",
-            "Beyond the noise floor: larger than the disagreement of exact top-k with itself after a prefill in other "
+            "Beyond the noise floor: one of the two at least can be told from exact top-k after a prefill in other "
             "chunks. Past its first differing token a greedy branch is no independent evidence.",
         ),
         queries=(STEPS,),
+    )
+
+
+def against_floor(contents: Contents) -> Table:
+    """Every scanner beside the noise floor; without rows where none was run."""
+
+    def row(each: AgainstFloor) -> tuple[str, ...]:
+        d = each.difference
+        return (
+            each.scanner,
+            f"{d.n} ({each.steps})",
+            f"{number(d.mean)} − {number(d.baseline_mean)}",
+            signed(d.difference),
+            _interval(d.low, d.high),
+            f"{d.wins} / {d.ties} / {d.losses}",
+            each.reading,
+        )
+
+    return Table(
+        "floor",
+        "Agreement beside the noise floor",
+        ("scanner", "units (steps)", "means", "difference", "95% t interval", "wins / ties / losses", "reading"),
+        tuple(map(row, (contents.floor or {}).values())),
+        intro="Step agreement with exact top-k, of each scanner minus that of exact top-k after a prefill in other "
+        "chunks, over the same steps. Not told apart: this run does not show that it loses more than rounding does.",
+        notes=("Exploratory: the intervals are not adjusted for their number.",),
+        queries=(query.paired_query(METRICS[0]),),
     )
 
 

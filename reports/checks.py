@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leadline.reports.comparisons import Comparison
+from leadline.reports.floor import AgainstFloor, beyond_floor
 from leadline.reports.rows import ScannerLine
 from leadline.reports.stats import sign_flip
 from leadline.reports.stats_checks import (
     Bootstrap,
     Clustered,
     McNemar,
-    beyond_floor,
     bootstrap,
     clustered,
     disagree_on_zero,
@@ -37,8 +37,9 @@ class Outcome:
 class Check:
     """The checks of one comparison in the primary metric.
 
-    `scan_bytes` and `row_bytes` are exact ratios per decoded token; `gpu`, `wall`, `cpu` are None where a step was not
-    timed so. `doubts` says in words where a check and the headline interval part.
+    `beyond_floor`: whether one of the two at least can be told from the noise floor. `scan_bytes` and `row_bytes` are
+    exact ratios per decoded token; `gpu`, `wall`, `cpu` are None where a step was not timed so. `doubts` says in words
+    where a check and the headline interval part.
     """
 
     scanner: str
@@ -58,21 +59,24 @@ class Check:
 
 
 def check(
-    comparison: Comparison, found: Sequence[StepFigures], scanners: Sequence[ScannerLine], floor: float | None
+    comparison: Comparison,
+    found: Sequence[StepFigures],
+    scanners: Sequence[ScannerLine],
+    floor: Mapping[str, AgainstFloor] | None,
 ) -> Check:
-    """The checks of one comparison, from the steps of the run; `floor` is the noise floor."""
+    """The checks of one comparison, from the steps of the run; `floor`: every scanner beside the noise floor."""
     by_name = {line.shown: line.sha256 for line in scanners}
     pairs = paired(found, by_name[comparison.scanner], by_name[comparison.baseline])
     drawn = bootstrap([unit.value - unit.baseline for unit in comparison.units])
     robust = clustered([a.agreement - b.agreement for a, b in pairs], [a.unit for a, _ in pairs])
-    beyond = beyond_floor(comparison.difference, floor)
+    beyond = beyond_floor(comparison.scanner, comparison.baseline, floor)
     doubts = []
     if disagree_on_zero(comparison.difference, drawn):
         doubts.append("the bootstrap interval differs on zero")
     if disagree_on_zero(comparison.difference, robust):
         doubts.append("the cluster-robust interval differs on zero")
     if beyond is False:
-        doubts.append("not larger than the noise floor")
+        doubts.append("neither can be told from the noise floor")
     return Check(
         scanner=comparison.scanner,
         baseline=comparison.baseline,

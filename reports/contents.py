@@ -15,6 +15,7 @@ from leadline.reports.checks import Check, check
 from leadline.reports.comparisons import Comparisons, compare
 from leadline.reports.decode_rows import Timed, timed
 from leadline.reports.fidelity_figures import FidelityFigures, stored_fidelity
+from leadline.reports.floor import AgainstFloor, against_floor
 from leadline.reports.rows import (
     BranchText,
     ExcludedItem,
@@ -29,7 +30,6 @@ from leadline.reports.rows import (
 from leadline.reports.ruler_scores import RulerScores, ruler_scores
 from leadline.reports.selections import Eager, SelectionFigures, eager, selections
 from leadline.reports.stats import Mean, mean_interval
-from leadline.reports.stats_checks import noise_floor
 from leadline.reports.steps import Layer, Stage, StepFigures
 from leadline.reports.stored_tables import StoredTable, stored_tables
 
@@ -83,6 +83,7 @@ class Contents:
     exclusions: tuple[ExcludedItem, ...]
     texts: tuple[BranchText, ...]
     steps: tuple[StepFigures, ...]
+    floor: dict[str, AgainstFloor] | None
     checks: tuple[Check, ...]
     stages: tuple[Stage, ...]
     layers: tuple[Layer, ...]
@@ -144,7 +145,7 @@ def _gather(results: Results, run: int | None) -> Contents:
     found = tuple(steps.steps(results, summary.id))
     comparisons = compare(results, summary.id, spec, lines)
     model = results.model(summary.id)
-    floor = noise_floor(next((f.agreement for f in figures if f.line.role == "noise-floor"), None))
+    floor = against_floor(results, summary.id, lines)
     return Contents(
         database=Path(results.path).name,
         run=summary,
@@ -158,6 +159,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         exclusions=tuple(query.exclusions(results, summary.id)),
         texts=tuple(query.texts(results, summary.id)),
         steps=found,
+        floor=floor,
         checks=tuple(check(each, found, lines, floor) for each in comparisons.of(query.METRICS[0])),
         stages=tuple(steps.stages(results, summary.id)),
         layers=tuple(steps.layers(results, summary.id)),

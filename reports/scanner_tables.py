@@ -48,8 +48,8 @@ def agreement(contents: Contents) -> Table:
     ]
     if contents.of_role("noise-floor"):
         notes.append(
-            "The noise-floor row is exact top-k again, after a prefill in other chunks: what rounding alone does. A "
-            "difference smaller than its distance from 1 cannot be told from rounding."
+            "The noise-floor row is exact top-k again, after a prefill in other chunks: what rounding alone does, and "
+            "as much as any scanner can be seen to agree."
         )
     fused = [f.line.shown for f in contents.scanners if f.line.fused]
     if fused:

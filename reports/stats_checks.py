@@ -1,7 +1,7 @@
 """Checks beside the headline interval: other ways to look at the same paired differences, which should agree with it.
 
 None of them decides a verdict. The bootstrap resamples units; the cluster-robust standard error weighs every step alike
-instead of every unit; McNemar's test reads a yes/no outcome; the noise floor says how far the reference is from itself.
+instead of every unit; McNemar's test reads a yes/no outcome.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from leadline.reports.stats import ALPHA, TIE, Difference, Mean
+from leadline.reports.stats import ALPHA, TIE, Difference
 
 RESAMPLES = 9_999
 FEW_CLUSTERS = 10
@@ -102,16 +102,6 @@ def mcnemar(scanner: Sequence[bool], baseline: Sequence[bool]) -> McNemar | None
     ours, theirs = pairs.count((True, False)), pairs.count((False, True))
     p = min(1.0, 2 * float(special.bdtr(min(ours, theirs), ours + theirs, 0.5))) if ours + theirs else 1.0
     return McNemar(pairs.count((True, True)), ours, theirs, pairs.count((False, False)), p)
-
-
-def noise_floor(agreement: Mean | None) -> float | None:
-    """How far exact top-k is from itself after a prefill in other chunks: 1 - agreement; None where it was not run."""
-    return None if agreement is None else max(0.0, 1 - agreement.mean)
-
-
-def beyond_floor(difference: Difference, floor: float | None) -> bool | None:
-    """Whether a paired difference is larger than what rounding alone does; None where that is not known."""
-    return None if floor is None else abs(difference.difference) > floor
 
 
 def disagree_on_zero(difference: Difference, check: Bootstrap | Clustered | None) -> bool:

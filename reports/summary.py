@@ -5,7 +5,7 @@ from __future__ import annotations
 from leadline.reports.check_tables import selections_verdict
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.query import METRICS
-from leadline.reports.words import number, plural, probability, signed, with_interval
+from leadline.reports.words import plural, probability, signed, with_interval
 
 
 def summary(contents: Contents) -> list[str]:
@@ -90,10 +90,13 @@ def _floor(contents: Contents) -> str:
     floors = [f for f in contents.of_role("noise-floor") if f.agreement is not None]
     if not floors:
         return "No noise floor was run: how much of any disagreement is rounding is not known."
-    floor = floors[0]
+    floor, scanners = floors[0], {figures.line.shown for figures in contents.of_role("scanner")}
     assert floor.agreement is not None
-    lost = 1 - floor.agreement.mean
-    meaning = f"differences below {number(lost, 2)} may be rounding" if lost > 0 else "no rounding was seen"
+    beside = (contents.floor or {}).values()
+    level = [each.scanner for each in beside if each.reading == "not told apart" and each.scanner in scanners]
+    meaning = f"not told apart from it: {', '.join(level) or 'no scanner'}"
+    if floor.agreement.mean == 1:
+        meaning = "no rounding was seen"
     return (
         f"Noise floor: exact top-k after a prefill in chunks of {floor.line.prefill_chunk} agrees "
         f"{with_interval(floor.agreement, 2)} with itself in chunks of {contents.spec.prefill_chunk}; {meaning}."

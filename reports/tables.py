@@ -28,6 +28,7 @@ def tables(contents: Contents) -> list[Table]:
     made = [
         scanner_tables.agreement(contents),
         run_tables.differences(contents, primary),
+        check_tables.against_floor(contents),
         check_tables.checks(contents),
         check_tables.outcomes(contents),
         check_tables.selections(contents),

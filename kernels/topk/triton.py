@@ -17,6 +17,7 @@ from torch import Tensor
 
 from leadline.kernels.jit import jit
 from leadline.kernels.planes import BLOCK
+from leadline.kernels.topk.narrowing import key_of, narrowed, quarters, reaching
 
 _WIDEST = 16384  # block maxima that one program holds
 _CHUNK = 4096  # scores that a program reads at a time
@@ -74,14 +75,6 @@ def workspace(rows: int, capacity: int, device: torch.device, k: int = 0) -> Wor
 
 
 @jit
-def _key(score: tl.tensor) -> tl.tensor:
-    """int32 in the order of the floats, -0 equal to 0, NaN above all."""
-    bits = tl.where(score == 0, 0.0, score).to(tl.int32, bitcast=True)
-    key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    return tl.where(score == score, key, 0x7FFFFFFF)
-
-
-@jit
 def _topk_peaks(
     scores: tl.tensor,
     lengths: tl.tensor,
@@ -103,45 +96,6 @@ def _topk_peaks(
     score = tl.load(scores + row * row_stride + token, mask=token < n, other=float("-inf"))
     score = tl.where(score == score, score, float("inf"))
     tl.store(peaks + row * blocks + block, tl.max(score, 1), mask=block < blocks)
-
-
-@jit
-def _quarters(low: tl.tensor, high: tl.tensor) -> tl.tensor:
-    """Three lines that divide low + 1 .. high, ascending, none above high."""
-    step = (high - low + 3) // 4
-    first = low + step
-    second = tl.minimum(first + step, high)
-    return first, second, tl.minimum(second + step, high)
-
-
-@jit
-def _reaching(key: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor) -> tl.tensor:
-    """How many keys reach each of three lines, by one sum (fewer than 2^20 keys)."""
-    one = (key >= first.to(tl.int32)).to(tl.int64)
-    two = (key >= second.to(tl.int32)).to(tl.int64)
-    packed = tl.sum(one + (two << 20) + ((key >= third.to(tl.int32)).to(tl.int64) << 40))
-    return (packed & 0xFFFFF).to(tl.int32), ((packed >> 20) & 0xFFFFF).to(tl.int32), (packed >> 40).to(tl.int32)
-
-
-@jit
-def _narrowed(
-    low: tl.tensor,
-    high: tl.tensor,
-    lines: tl.tensor,
-    counts: tl.tensor,
-    wanted: tl.tensor,
-    enough: tl.tensor,
-) -> tl.tensor:
-    """The part of low..high that holds the highest line that `wanted` keys reach; a line that no more than `enough`
-    reach will do.
-    """
-    first, second, third = lines
-    one, two, three = counts
-    line = tl.where(three >= wanted, third, tl.where(two >= wanted, second, tl.where(one >= wanted, first, low)))
-    count = tl.where(three >= wanted, three, tl.where(two >= wanted, two, tl.where(one >= wanted, one, enough + 1)))
-    above = tl.where(two >= wanted, third - 1, tl.where(one >= wanted, second - 1, first - 1))
-    above = tl.where(three >= wanted, high, above)
-    return line, tl.where(count <= enough, line, above)
 
 
 @jit
@@ -175,7 +129,7 @@ def _topk_bound(
     sure = (block * span >= sink) & (block * span + span <= n - local) & (block * fold + fold <= known)
     part = block[:, None] * fold + tl.arange(0, fold)[None, :]
     peak = tl.load(peaks + row * peak_stride + part, mask=sure[:, None], other=float("-inf"))
-    key = tl.where(sure, tl.max(_key(peak), 1), -2147483648)
+    key = tl.where(sure, tl.max(key_of(peak), 1), -2147483648)
     low = tl.min(tl.where(sure, key, 2147483647)).to(tl.int64)
     high = tl.max(key).to(tl.int64)
     if tl.sum(sure.to(tl.int32)) < wanted:
@@ -183,9 +137,9 @@ def _topk_bound(
         high = low
     enough = wanted + wanted // 8
     while low < high:
-        first, second, third = _quarters(low, high)
-        counts = _reaching(key, first, second, third)
-        low, high = _narrowed(low, high, (first, second, third), counts, wanted, enough)
+        first, second, third = quarters(low, high)
+        counts = reaching(key, first, second, third)
+        low, high = narrowed(low, high, (first, second, third), counts, wanted, enough)
     spans = tl.where(n > k, (n + span - 1) // span, 0)
     reach = ((key >= low.to(tl.int32)) | (sure == 0)) & (block < spans)
     place = tl.cumsum(reach.to(tl.int32), 0) - 1
@@ -240,7 +194,7 @@ def _topk_count(
         _, score, candidate = _look(
             scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
         )
-        key = _key(score)
+        key = key_of(score)
         own = counts + row * count_stride + chunk
         tl.store(own, tl.sum((candidate & (key > least)).to(tl.int32)))
         tl.store(own + count_stride // 2, tl.sum((candidate & (key == least)).to(tl.int32)))
@@ -286,7 +240,7 @@ def _topk_collect(
             token, score, candidate = _look(
                 scores + row * row_stride, blocks + row * block_stride, chunk, reaching, n, sink, local, span, width
             )
-            key = _key(score)
+            key = key_of(score)
             higher = candidate & (key > least)
             level = candidate & (key == least)
             nth = equal + tl.cumsum(level.to(tl.int32), 0)
@@ -348,13 +302,13 @@ def _topk_choose(
                 key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
                 high = tl.maximum(high, tl.max(key).to(tl.int64))
         while low < high:
-            first, second, third = _quarters(low, high)
-            one, two, three = _reaching(begin, first, second, third)
+            first, second, third = quarters(low, high)
+            one, two, three = reaching(begin, first, second, third)
             for start in range(width, collected, width):
                 key = tl.load(keys + start + lane, mask=start + lane < collected, other=-2147483648)
-                more = _reaching(key, first, second, third)
+                more = reaching(key, first, second, third)
                 one, two, three = one + more[0], two + more[1], three + more[2]
-            low, high = _narrowed(low, high, (first, second, third), (one, two, three), wanted, wanted)
+            low, high = narrowed(low, high, (first, second, third), (one, two, three), wanted, wanted)
         line = low.to(tl.int32)
         room = wanted
         for start in range(0, collected, width):

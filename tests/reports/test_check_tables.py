@@ -15,6 +15,7 @@ from leadline.reports.figures import figures
 from leadline.reports.html import html
 from leadline.reports.markdown import markdown
 from leadline.reports.run_tables import by_reason
+from leadline.reports.summary import summary
 from leadline.reports.table import Table
 from leadline.reports.tables import background, tables
 from reports import factory
@@ -75,13 +76,61 @@ def test_the_known_difference_is_printed_with_its_checks(tmp_path: Path) -> None
     assert 0.075 < low < 0.1 < 0.26 < high < 0.285
 
 
-def test_a_difference_below_the_noise_floor_is_doubted(tmp_path: Path) -> None:
-    def agreement(label: str, index: int, step: int) -> float:
-        return {"exact": 1.0, "exact:prefill=384": 0.9, "fathom:budget=48": 0.55 + 0.001 * index}.get(label, 0.5)
+def test_a_pair_of_which_neither_is_told_from_the_noise_floor_is_doubted(tmp_path: Path) -> None:
+    """Both scanners stay around the floor, unit by unit; the difference of the two is clear all the same."""
 
-    checked = row(table(made(tmp_path / "r.sqlite", sessions=12, steps=(4,), agreement=agreement), "checks"), "fathom")
+    def agreement(label: str, index: int, step: int) -> float:
+        around = 0.04 * (-1) ** index
+        by_label = {"exact": 1.0, "fathom:budget=48": 0.91 + around, "sparq:r=16": 0.89 + around - 0.001 * index}
+        return by_label.get(label, 0.9)
+
+    contents = made(tmp_path / "r.sqlite", sessions=12, steps=(4,), agreement=agreement)
+    assert row(table(contents, "difference-agreement"), "fathom")["verdict"] == "better"
+    checked = row(table(contents, "checks"), "fathom")
     assert checked["beyond noise floor"] == "no"
-    assert checked["doubts"] == "not larger than the noise floor"
+    assert checked["doubts"] == "neither can be told from the noise floor"
+    beside = row(table(contents, "floor"), "fathom")
+    assert (beside["difference"], beside["reading"]) == ("+0.010", "not told apart")
+    assert beside["means"] == "0.910 − 0.900"
+    [sentence] = [each for each in summary(contents) if each.startswith("Noise floor")]
+    assert sentence.endswith("not told apart from it: fathom:budget=48, sparq:r=16.")
+
+
+def test_a_small_difference_is_a_difference_where_one_of_the_pair_lies_below_the_floor(tmp_path: Path) -> None:
+    """0.05 apart, where the floor is 0.1 from one: rounding blurs both alike, and the interval has it in."""
+
+    def agreement(label: str, index: int, step: int) -> float:
+        blur = 0.001 * (index % 3)
+        by_label = {"exact": 1.0, "fathom:budget=48": 0.9 + 0.01 * (-1) ** index, "sparq:r=16": 0.85 + blur}
+        return by_label.get(label, 0.9)
+
+    contents = made(tmp_path / "r.sqlite", sessions=12, steps=(4,), agreement=agreement)
+    checked = row(table(contents, "checks"), "fathom")
+    assert checked["beyond noise floor"] == "yes"
+    assert checked["doubts"] == "none"
+    readings = {cells[0]: cells[-1] for cells in table(contents, "floor").rows}
+    assert readings["fathom:budget=48"] == "not told apart"
+    assert readings["sparq:r=16"] == "below"
+    [sentence] = [each for each in summary(contents) if each.startswith("Noise floor")]
+    assert sentence.endswith("not told apart from it: fathom:budget=48.")
+
+
+def test_without_a_noise_floor_nothing_is_said_of_it(tmp_path: Path) -> None:
+    contents = made(tmp_path / "r.sqlite", labels=("exact", "fathom:budget=48", "sparq:r=16"))
+    assert contents.floor is None
+    assert "floor" not in {each.id for each in tables(contents)}
+    assert row(table(contents, "checks"), "fathom")["beyond noise floor"] == "not known"
+
+
+def test_a_difference_that_is_the_same_in_every_unit_is_told_apart_and_a_single_unit_is_not(tmp_path: Path) -> None:
+    def agreement(label: str, index: int, step: int) -> float:
+        return {"exact": 1.0, "fathom:budget=48": 0.7, "sparq:r=16": 0.95}.get(label, 0.9)
+
+    for sessions, readings in ((5, ("below", "above")), (1, ("not told apart", "not told apart"))):
+        contents = made(tmp_path / f"{sessions}.sqlite", sessions=sessions, steps=(4,), agreement=agreement)
+        assert contents.floor is not None
+        found = tuple(contents.floor[label].reading for label in ("fathom:budget=48", "sparq:r=16"))
+        assert found == readings
 
 
 def test_outcomes_count_steps_and_test_units(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_html_and_markdown_print_the_same_tables(tmp_path: Path) -> None:
     assert [table.id for table in tables(contents)] == [
         "agreement",
         "difference-agreement",
+        "floor",
         "checks",
         "outcomes",
         "teacher-forced",

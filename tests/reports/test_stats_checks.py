@@ -14,12 +14,10 @@ from scipy.stats import t, ttest_1samp
 
 from leadline.reports import stats
 from leadline.reports.stats_checks import (
-    beyond_floor,
     bootstrap,
     clustered,
     disagree_on_zero,
     mcnemar,
-    noise_floor,
 )
 from leadline.reports.stats_ratios import exact_ratio, log_ratio, quartiles
 
@@ -179,17 +177,6 @@ def test_checks_that_have_nothing_to_say_say_nothing() -> None:
         clustered([0.1], [])
     with pytest.raises(ValueError, match="paired"):
         mcnemar([True], [])
-
-
-def test_the_noise_floor_bounds_a_difference() -> None:
-    found = stats.paired([0.9, 0.8, 0.7], [0.8, 0.8, 0.7])
-    assert found is not None
-    floor = noise_floor(stats.mean_interval([0.98, 0.96, 1.0]))
-    assert floor == pytest.approx(0.02)
-    assert beyond_floor(found, floor) is True
-    assert beyond_floor(found, 0.05) is False
-    assert beyond_floor(found, None) is None
-    assert noise_floor(None) is None
 
 
 def test_a_check_that_differs_on_zero_is_noticed() -> None:
