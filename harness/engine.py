@@ -30,7 +30,15 @@ from leadline.meter import prime
 from leadline.model import LoadedModel
 from leadline.prefilled import Prefilled, decode_network
 from leadline.progress import Progress
-from leadline.records import BranchPointRecord, BranchRecord, Exclusion, SessionRecord, StepCost, TeacherForced
+from leadline.records import (
+    DEGENERATE,
+    BranchPointRecord,
+    BranchRecord,
+    Exclusion,
+    SessionRecord,
+    StepCost,
+    TeacherForced,
+)
 from leadline.scanners.base import Scanner, State
 from leadline.scanners.calibration import Calibration
 from leadline.scanning import ByteLedger
@@ -39,7 +47,6 @@ from leadline.sessions.schema import Session
 from leadline.states import States
 from leadline.workload import SessionWork, capacity, choose
 
-DEGENERATE = "degenerate: "  # how the reason begins of a branch point that was set aside
 SEQUENCES = 3  # decoded side by side on a GPU: a branch, and the two texts that are forced through its scanner
 
 
@@ -257,6 +264,10 @@ class _Point:
             try:
                 own, says = decided.get(contender.sha256) or self._known(contender, texts.values())
                 teacher = self._teacher(forced, says)
+                if contender.sha256 not in self.fresh:  # another process has stored it in the meantime
+                    replay.outcome.kept += 1
+                    replay.progress.branch(contender.record.label)
+                    continue
                 result = judge(own, reference, dense, recorded, teacher)
                 decoded, ledger = self.fresh.pop(contender.sha256)
                 cost = self._price(contender, decoded, ledger)

@@ -130,7 +130,9 @@ class Prefilled:
         decoder = self._timed = self._timed or self._decoder(1)
         assert decoder is not None
         decoder.lane(key, scanner, states, self.store(scanner, states).room())
-        step, length = decoder.step(key, counting=False), self.rows.length + 1
+        length = self.rows.length + 1
+        decoder.begin(key, token, length)  # a step is captured where the cursor stands
+        step = decoder.step(key, counting=False)
         prepare = {key: partial(decoder.begin, key, token, length)}
         fused = (key,) if self.stores.placement.index == "host" else ()
         return measure({key: partial(_run, step)}, self.spec.timed_steps, prepare=prepare, fused=fused)[key]

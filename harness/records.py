@@ -91,6 +91,9 @@ class SessionRecord(Record):
     dense_perplexity: float | None = None
 
 
+DEGENERATE = "degenerate: "  # how the reason begins of a branch point that was set aside
+
+
 class Exclusion(Record):
     """A session or step that was not replayed, and why. `step` is None where the whole session (or file) is meant."""
 
@@ -116,9 +119,9 @@ class BranchPointRecord(Record):
 class TeacherForced(Record):
     """A given text fed through a scanner, every position with its own plan and selection (SPEC section 5).
 
-    `text` says whose: the reference's own step, or the recorded step cut at `max_new_tokens`. Means over tokens; the
-    lists hold one value per token, in five digits. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in
-    nats.
+    `text` says whose: the reference's own step, with the template's end of turn where it stopped, so that what is said
+    at that place counts as well; or the recorded step cut at `max_new_tokens`. Means over tokens; the lists hold one
+    value per token, in five digits. KL(dense || scanner) and KL(exact || scanner) from fp32 softmax, in nats.
     """
 
     text: Literal["reference", "recorded"]

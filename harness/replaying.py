@@ -156,7 +156,8 @@ def model_record(model: LoadedModel, renderer: Renderer) -> ModelRecord:
         device=str(model.device),
         rope=model.rope,
         template_sha256=hashlib.sha256(template.encode()).hexdigest(),
-        template_traits=_plain(asdict(renderer.traits)),
+        template_traits=_plain(asdict(renderer.traits))
+        | {"stop_tokens": sorted({*model.stop_tokens, *renderer.stop_ids})},
     )
 
 

@@ -10,8 +10,8 @@ from leadline.reports.tables import background, tables
 from leadline.reports.viewer import embedded
 
 
-def html(contents: Contents) -> str:
-    """The report of one run as a complete HTML document."""
+def html(contents: Contents, *, texts: bool = True) -> str:
+    """The report of one run as a complete HTML document, with the session viewer in it or without any step's text."""
     return (
         environment()
         .get_template("report.html.j2")
@@ -21,7 +21,7 @@ def html(contents: Contents) -> str:
             tables=tables(contents),
             background=background(contents),
             figures=figures(contents),
-            viewer=embedded(contents),
+            viewer=embedded(contents) if texts else None,
             has_baseline=any(figures.line.label == contents.spec.baseline for figures in contents.scanners),
             same_page=lambda _: "",
             **shared(),

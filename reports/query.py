@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from leadline.database import Results
+from leadline.records import DEGENERATE
 from leadline.reports.rows import (
     BranchText,
     ExcludedItem,
@@ -127,7 +128,9 @@ SESSIONS = Query(
   (SELECT count(*) FROM branch_point p WHERE p.run_id = s.run_id AND p.session_sha256 = s.sha256) AS branch_points,
   (SELECT max(p.prompt_tokens) FROM branch_point p WHERE p.run_id = s.run_id AND p.session_sha256 = s.sha256)
     AS longest_prompt,
-  count(r.id) AS dense_steps, coalesce(sum(r.empty OR r.repeating), 0) AS dense_degenerate
+  count(r.id) AS dense_steps, coalesce(sum(r.empty OR r.repeating), 0) AS dense_degenerate,
+  (SELECT count(*) FROM exclusion e WHERE e.run_id = s.run_id AND e.session_sha256 = s.sha256
+    AND e.reason LIKE '{DEGENERATE}%') AS set_aside
 FROM session s
 LEFT JOIN scanner d ON d.run_id = s.run_id AND d.role = 'dense'
 LEFT JOIN step_result r ON r.run_id = s.run_id AND r.session_sha256 = s.sha256 AND r.scanner_sha256 = d.sha256

@@ -101,7 +101,9 @@ class Survival:
 
 @dataclass(frozen=True)
 class SessionLine:
-    """One session; `notes` is JSON text; `dense_degenerate` of `dense_steps` were empty or repeating."""
+    """One session; `notes` is JSON text; `dense_degenerate` of `dense_steps` were empty or repeating; `set_aside`
+    counts branch points that were left out because dense attention was so there.
+    """
 
     sha256: str
     id: str
@@ -118,11 +120,18 @@ class SessionLine:
     longest_prompt: int | None
     dense_steps: int
     dense_degenerate: int
+    set_aside: int
+
+    @property
+    def degenerate(self) -> tuple[int, int]:
+        """How many of how many dense steps were empty or repeating, those that were set aside among them."""
+        return self.dense_degenerate + self.set_aside, self.dense_steps + self.set_aside
 
     @property
     def flagged(self) -> bool:
         """More than half of the dense steps are empty or repeating (SPEC section 5)."""
-        return 2 * self.dense_degenerate > self.dense_steps
+        degenerate, of = self.degenerate
+        return 2 * degenerate > of
 
 
 @dataclass(frozen=True)

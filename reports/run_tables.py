@@ -93,7 +93,7 @@ def sessions(contents: Contents) -> Table:
             str(session.branch_points),
             str(session.longest_prompt or NOTHING),
             significant(session.dense_perplexity),
-            share(session.dense_degenerate, session.dense_steps) + flag,
+            share(*session.degenerate) + flag,
             ", ".join(f"{count} {kind}" for kind, count in sorted(notes.items())) or NOTHING,
         )
         rows.append(fixed + tuple(number(cells.get((session.sha256, line.sha256)), 2) for line in shown))
@@ -103,7 +103,10 @@ def sessions(contents: Contents) -> Table:
         columns + tuple(line.shown for line in shown),
         tuple(rows),
         intro="Mean agreement with exact top-k over the steps of each session.",
-        notes=("A session is flagged where more than half of its dense steps are empty or repeating.",),
+        notes=(
+            "A session is flagged where more than half of its dense steps are empty or repeating, those that were set "
+            "aside for it included.",
+        ),
         queries=(query.SESSIONS, query.SESSION_AGREEMENT),
     )
 
@@ -117,6 +120,8 @@ def degenerate(contents: Contents) -> Table:
         for holds, place in ((row.empty, 0), (row.repeating, 1)):
             if holds:
                 found.setdefault((row.session, row.step), ([], []))[place].append(names[row.scanner])
+    apart = sum(session.set_aside for session in contents.sessions)
+    aside = f" {plural(apart, 'further point')} at which dense attention is so were set aside." if apart else ""
     rows = tuple(
         (f"{ids[session]}, step {step}", ", ".join(empty) or NOTHING, ", ".join(repeating) or NOTHING)
         for (session, step), (empty, repeating) in found.items()
@@ -127,7 +132,7 @@ def degenerate(contents: Contents) -> Table:
         ("step", "empty under", "repeating under"),
         rows,
         intro=f"{plural(len(rows), 'step')} of {contents.branch_points} where a branch is empty, or some 8-token "
-        "window occurs 3 times or more. They stay in every mean.",
+        f"window occurs 3 times or more. They stay in every mean.{aside}",
         queries=(STEPS,),
         numeric=False,
         folded=len(rows) > 12,

@@ -10,16 +10,16 @@ from leadline.reports.words import plural, probability, signed, with_interval
 
 def summary(contents: Contents) -> list[str]:
     """The sentences that open a report, most important first."""
-    made = (_what, _kernels, _verdicts, _doubts, _best, _floor, _degenerate)
+    made = (_what, _kernels, _set_aside, _verdicts, _doubts, _best, _floor, _degenerate)
     sentences = [sentence(contents) for sentence in made]
     return [sentence for sentence in sentences if sentence]
 
 
 def _what(contents: Contents) -> str:
-    run, units = contents.run, len({session.unit for session in contents.sessions})
-    sources = f" from {plural(units, 'source')}" if contents.sessions else ""
+    run, replayed = contents.run, [session for session in contents.sessions if session.branch_points]
+    sources = f" from {plural(len({session.unit for session in replayed}), 'source')}" if replayed else ""
     text = (
-        f"{contents.model.id} replayed {plural(len(contents.sessions), 'session')}{sources}: "
+        f"{contents.model.id} replayed {plural(len(replayed), 'session')}{sources}: "
         f"{plural(contents.branch_points, 'branch point')}, {plural(len(contents.scanners), 'scanner')}, "
         f"k = {contents.spec.selected}."
     )
@@ -100,6 +100,16 @@ def _floor(contents: Contents) -> str:
     return (
         f"Noise floor: exact top-k after a prefill in chunks of {floor.line.prefill_chunk} agrees "
         f"{with_interval(floor.agreement, 2)} with itself in chunks of {contents.spec.prefill_chunk}; {meaning}."
+    )
+
+
+def _set_aside(contents: Contents) -> str:
+    apart = sum(session.set_aside for session in contents.sessions)
+    if not apart:
+        return ""
+    return (
+        f"Set aside: {apart} of {plural(contents.branch_points + apart, 'branch point')}, at which dense attention "
+        "itself writes nothing or repeats; no figure below has them in."
     )
 
 

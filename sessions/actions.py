@@ -22,9 +22,7 @@ _NAME = re.compile(r'"name"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _MISTRAL_NAMED = re.compile(r"\s*([\w.\-/]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\]\s*)?(?=\{)")
 _MISTRAL_FIRST, _MISTRAL_NEXT = re.compile(r"\s*\[?\s*(?=\{)"), re.compile(r"\s*,\s*(?=\{)")
 _BARE_OBJECT = re.compile(r'(?:<\|python_tag\|>\s*|(?:\A|[\n;])\s*)(?=\{\s*"(?:type|name)")')
-_UNMARKED_OBJECT = re.compile(
-    r'^\s*(?=\{\s*"name"\s*:\s*"[^"\n]+"\s*,\s*"(?:arguments|parameters)"\s*:\s*\{)', re.MULTILINE
-)
+_UNMARKED_OBJECT = re.compile(r'^[ \t]*(?=\{\s*"name"\s*:\s*"[^"\n]+"\s*,\s*"arguments"\s*:\s*[{"])', re.MULTILINE)
 
 
 @dataclass(frozen=True)

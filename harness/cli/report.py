@@ -34,7 +34,7 @@ def report(
         typer.Option(metavar="DIR", help="Write the session viewer there, a page per session; no report unless asked."),
     ] = None,
     texts: Annotated[
-        bool, typer.Option("--texts/--no-texts", help="Markdown with the text of every branch, or tables alone.")
+        bool, typer.Option("--texts/--no-texts", help="HTML and Markdown with the texts of steps, or tables alone.")
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON, write nothing.")] = False,
 ) -> None:
@@ -66,7 +66,7 @@ def report(
     if contents is not None:
         replayed = contents
         writers = {
-            Format.html: lambda: html(replayed),
+            Format.html: lambda: html(replayed, texts=texts),
             Format.md: lambda: markdown(replayed, texts=texts),
             Format.json: lambda: report_json(replayed),
             Format.csv: lambda: to_csv(flat(replayed)),

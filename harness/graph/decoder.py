@@ -161,8 +161,8 @@ class Decoder:
             self._stand(key, token, length)
             for i in range(run.steps):
                 self._step(key, length + i, run, i)
+            self._require_numbers()
             found += run.found
-        self._require_numbers()
         return found
 
     @torch.no_grad()
@@ -171,7 +171,7 @@ class Decoder:
     ) -> tuple[Decoded, ByteLedger, list[Tensor]]:
         """`decode`, and beside it `force` of the texts. ValueError for more texts than there are other sequences.
 
-        The account is the free sequence's; a step's seconds are those of all.
+        The account is the free sequence's; a step's seconds are those of all sequences, without what is kept of texts.
         """
         if len(texts) >= self.sequences:
             raise ValueError(f"{len(texts)} texts beside a free sequence are more than {self.sequences} sequences")
@@ -182,19 +182,21 @@ class Decoder:
         margins: list[float] = []
         seconds: list[float] = []
         stopped: int | None = None
-        cpu = time.process_time()
+        cpu = 0.0
         for i in range(self.max_new_tokens):
-            begun = time.perf_counter()
-            chosen, margin = self._step(key, length + i, run, i)
+            begun, spent = time.perf_counter(), time.process_time()
+            logits = self._logits(key, length + i)
+            chosen, margin = _choose(logits)
             accounts.add(length + i)
             value, gap = int(chosen), float(margin)
             margins.append(gap)
             seconds.append(time.perf_counter() - begun)
+            cpu += time.process_time() - spent
+            self._go_on(run, i, logits, chosen)
             if value in stop:
                 stopped = value
                 break
             tokens.append(value)
-        cpu = time.process_time() - cpu
         ledger = accounts.ledger()
         for i in range(len(seconds), run.steps):
             self._step(key, length + i, run, i)
@@ -209,20 +211,24 @@ class Decoder:
         self._forget_invalid()
 
     @torch.no_grad()
-    def _step(self, key: str, length: int, texts: _Texts, i: int) -> tuple[Tensor, Tensor]:
-        """Take step i, at a length: keep what texts are due, and go on with the free sequence's choice `[1]` and the
-        texts' tokens. That choice and the margin over the second are returned.
-        """
+    def _step(self, key: str, length: int, texts: _Texts, i: int) -> None:
+        """Take step i, at a length, with nobody waiting for the free sequence's choice."""
+        logits = self._logits(key, length)
+        self._go_on(texts, i, logits, _choose(logits)[0])
+
+    def _logits(self, key: str, length: int) -> Tensor:
+        """The step's logits `[N, V]` at a length."""
         if self.checked:
             self._poison(key, length)
         logits = self.step(key)()
-        best = logits[0].topk(2).values
-        chosen = logits[:1].argmax(-1)
-        texts.keep(logits, i)
-        self.cursor.advance(texts.feed(chosen, i))
         if self.checked:
             self.scratch.check()
-        return chosen, best[0] - best[1]
+        return logits
+
+    def _go_on(self, texts: _Texts, i: int, logits: Tensor, chosen: Tensor) -> None:
+        """Keep what step i says of the texts, and go on with the free sequence's choice `[1]` and the texts' tokens."""
+        texts.keep(logits, i)
+        self.cursor.advance(texts.feed(chosen, i))
 
     def _poison(self, key: str, length: int) -> None:
         """Fill the buffers with what a step must not read, at a length at which a step is about to run."""
@@ -241,6 +247,12 @@ class Decoder:
         selecting = self.scratch.spaces.topk
         if selecting is not None and int(selecting.invalid):
             raise ValueError("scores hold values that are not numbers (NaN): a selection of k tokens does not exist")
+
+
+def _choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The first sequence's next token `[1]` and the margin of its best logit over the second."""
+    best = logits[0].topk(2).values
+    return logits[:1].argmax(-1), best[0] - best[1]
 
 
 class _Texts:

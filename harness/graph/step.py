@@ -27,7 +27,9 @@ WARM_UP = 2  # eager runs before a capture: they compile the kernels and grow th
 
 @dataclass(frozen=True)
 class StoredRows:
-    """K/V rows of a layer before the tail: `[N H, capacity, d]` each, on the GPU or in pinned host memory."""
+    """K/V rows of a layer before the tail, on the GPU or in pinned host memory: `[N H, capacity, d]` each, or `[H,
+    capacity, d]` that N sequences share.
+    """
 
     keys: Tensor
     values: Tensor

@@ -57,7 +57,7 @@ def _absorb(
     """One split of one KV head, rows begin to end - 1; `member` says whose they are, where not everyone's. A split with
     no row of a head leaves peak -inf, mass 0 and sums 0.
 
-    Products go through tensor cores, each factor in three parts of TF32, which keeps fp32's precision.
+    Products go through tensor cores, each factor in two parts of TF32, which is close to fp32's precision.
     """
     head, column = tl.arange(0, queries), tl.arange(0, padded)
     known, inside = head < group, column < d
@@ -339,14 +339,14 @@ def attend_all(
     counter: Tensor | None = None,
     splits: int = 136,
 ) -> Tensor:
-    """Outputs `[H, G, d]` fp32 of dense attention: softmax over all tokens 0 to length - 1, accumulated in fp32.
+    """Outputs `[N H, G, d]` fp32 of dense attention: softmax over all tokens 0 to length - 1, accumulated in fp32.
 
-    keys, values: `[H, n, d]`, contiguous in d, on the GPU or in pinned host memory (halves of records, or apart), of
-    which tokens below `first` are meant. tail: records `[H, t, 2, d]` of the same type on the GPU, slot i is token
-    first + i. first, length: int32 `[1]` on the GPU; at least one token, and no more than t in the tail. space:
-    `workspace` for as many splits as wanted, the tail's among them (`splits` by default). counter: int64 `[2]`, the
-    bytes read of stored and of tail are added to it. out, lse: as in `attend`. The result depends neither on n nor on
-    where the rows lie. Nothing waits for the host.
+    query: `[N H, G, d]`, of N sequences. keys, values: `[H, n, d]`, which they share, contiguous in d, on the GPU or in
+    pinned host memory (halves of records, or apart), of which tokens below `first` are meant. tail: records `[N H, t,
+    2, d]` of the same type on the GPU, slot i is token first + i. first, length: int32 `[1]` on the GPU; at least one
+    token, and no more than t in the tail. space: `workspace` for as many splits as wanted, the tail's among them
+    (`splits` by default). counter: int64 `[2]`, the bytes read of stored and of tail are added to it. out, lse: as in
+    `attend`. The result depends neither on n nor on where the rows lie. Nothing waits for the host.
     """
     heads, group, d = query.shape
     _require_channels(query, keys, values)

@@ -82,6 +82,10 @@ def stage(
         raise ValueError("staging: the words of a plane are not contiguous")
     if staged_planes.shape[:3] != (heads, d, planes.shape[2]) or staged_planes.shape[-1] < m:
         raise ValueError(f"staging: the buffer `{list(staged_planes.shape)}` does not hold {d} slots of {m} blocks")
+    if len(planes) != heads or len(scales) != heads:
+        raise ValueError(
+            f"staging: {len(planes)} KV heads of planes for {heads} of slots; a staged store is not shared"
+        )
     if m == 0:
         return
     _stage[(triton.cdiv(m, width), d, heads)](

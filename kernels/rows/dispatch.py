@@ -66,8 +66,8 @@ def fetch_records(
     out: Tensor | None = None,
     counter: Tensor | None = None,
 ) -> Tensor:
-    """Keys and values of the union as records `[H, U, 2, d]`, K beside V, in one launch: keys, values `[H, n, d]` below
-    `first_of_tail`, tail, records `[H, t, 2, d]`, from there. The rest as in `fetch`.
+    """Keys and values of the union as records `[N H, U, 2, d]`, K beside V, in one launch: keys, values `[H, n, d]`
+    below `first_of_tail`, tail, records `[N H, t, 2, d]`, from there. The rest as in `fetch`.
     """
     if rows.ids.is_cuda:
         from leadline.kernels.rows import triton

@@ -285,10 +285,10 @@ def fetch_records(
     counter: Tensor | None = None,
     many: int = 32,
 ) -> Tensor:
-    """Keys and values of the union in one launch, as records `[H, U, 2, d]`, K beside V.
+    """Keys and values of the union in one launch, as records `[N H, U, 2, d]`, K beside V.
 
-    keys, values: `[H, n, d]`, as `stored` of `fetch`, of a record each or apart. tail: records `[H, t, 2, d]`. out:
-    `[H, >= U, 2, d]`. The rest as in `fetch`.
+    keys, values: `[H, n, d]`, as `stored` of `fetch`, of a record each or apart. tail: records `[N H, t, 2, d]`. out:
+    `[N H, >= U, 2, d]`. The rest as in `fetch`.
     """
     out = keys.new_empty(*rows.ids.shape, 2, keys.shape[-1], device=rows.ids.device) if out is None else out
     near, into = (tail[:, :, 0], tail[:, :, 1]), (out[:, :, 0], out[:, :, 1])
@@ -313,7 +313,8 @@ def _run(
         one_type = far.dtype == near.dtype == into.dtype == stored[0].dtype
         if not (one_type and far.stride(-1) == near.stride(-1) == into.stride(-1) == 1):
             raise ValueError("row fetch: stored, tail and out are not of one type with contiguous channels")
-        if into.shape[1] < width or near.shape[::2] != (heads, d) or far.shape[2] != d or heads % far.shape[0]:
+        another = far.shape[::2] != stored[0].shape[::2] or heads % far.shape[0]
+        if into.shape[1] < width or near.shape[::2] != (heads, d) or another:
             raise ValueError(f"row fetch: out holds {into.shape[1]} rows of {width}, or the tail has another shape")
     flat = [side.stride(i) if side is not None else 0 for pair in (stored, tail, out) for side in pair for i in (0, 1)]
     _fetch_rows[(triton.cdiv(width, many), heads)](

@@ -124,8 +124,9 @@ def test_measured_times_come_from_the_database_that_is_named(place: Path, tmp_pa
     assert again.seconds == pytest.approx(100 / 8 * found.branches)
     longer = Measured.of(database)
     points = [PointPlan(step=1, prompt_tokens=1000, prefilled_tokens=1000, recorded_tokens=2)]
-    assert (longer.share, longer.beside) == (0.5, 1.0)
-    assert longer.other_seconds == pytest.approx((100 - 8 * 4 * 0.01) / tokens)
-    assert longer.seconds(["exact"], points, 8) == pytest.approx(8 * 0.01 + 1000 * longer.other_seconds)
+    assert longer.taken["exact"] == 1.5  # its own half, then the texts
+    assert {share for label, share in longer.taken.items() if label != "exact"} == {1.0}
+    assert longer.other_seconds == pytest.approx((100 - (6 * 4 + 2 * 6) * 0.01) / tokens)
+    assert longer.seconds(["exact", "dense"], points, 8) == pytest.approx((12 + 8) * 0.01 + 2000 * longer.other_seconds)
     failed = RUNNER.invoke(app, arguments(place, "--like", str(tmp_path / "missing.sqlite")))
     assert isinstance(failed.exception, UsageError)

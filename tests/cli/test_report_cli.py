@@ -61,6 +61,16 @@ def test_markdown_without_the_texts_has_the_same_tables(database: Path, tmp_path
     assert short.startswith(before)
     assert after.endswith(short[len(before) :])
     assert short[len(before) :].startswith("## ")
+    call("report", database, "--out", tmp_path / "short", "--format", "html", "--no-texts")
+    page = (tmp_path / "short" / "report.html").read_text()
+    with sqlite3.connect(database) as connection:
+        texts = [
+            row[0]
+            for row in connection.execute("SELECT text FROM step_result UNION SELECT recorded_text FROM branch_point")
+        ]
+    assert any(texts)
+    assert not any(text and (text in page or text in short) for text in texts)
+    assert 'id="steps"' not in page
 
 
 def test_every_format_is_written_where_asked(database: Path, tmp_path: Path) -> None:

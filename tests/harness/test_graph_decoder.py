@@ -361,6 +361,21 @@ def test_texts_go_on_when_the_branch_has_ended_and_leave_its_account_alone() -> 
         torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-4)
 
 
+def test_a_score_that_is_no_number_is_told_in_whichever_turn_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that take turns are checked turn by turn: a later one does not make an earlier one good."""
+    scanner, made = create("exact"), prefilled(model(), 300, True)
+    known = states(scanner, made)
+    with hooked(made.model):
+        made.force("exact", scanner, known, 7, TEXTS)
+    decoder = made.decoder
+    assert decoder is not None
+    space = type("Space", (), {"invalid": torch.zeros(1, dtype=torch.int32)})()
+    monkeypatch.setattr(decoder.scratch, "spaces", replace(decoder.scratch.spaces, topk=space))
+    monkeypatch.setattr(decoder, "_step", lambda key, length, run, i: space.invalid.fill_(int(run.steps == 7)))
+    with pytest.raises(ValueError, match="not numbers"):
+        decoder.force("exact", 7, 300, TEXTS)  # the first of 7 tokens, the last of 12
+
+
 def test_more_texts_than_sequences_take_turns_and_a_text_too_long_is_refused() -> None:
     scanner, made = create("exact"), prefilled(model(), 300, True, sequences=2)
     known = states(scanner, made)

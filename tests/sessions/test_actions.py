@@ -144,13 +144,17 @@ def test_a_call_without_its_marks_is_a_call(form: CallForm) -> None:
     call = '{"name": "run", "arguments": {"command": "ls"}}'
     for text in (f"Let me look:\n<|im_start|>\n{call}\n<|im_start|>", call, f"Look.\n\n  {call}\nand so on"):
         assert parse_actions(text, traits(form)) == (done("run", {"command": "ls"}),)
+    as_text = '{"name": "run", "arguments": "{\\"command\\": \\"ls\\"}"}'
+    assert parse_actions(as_text, traits(form)) == (done("run", {"command": "ls"}),)
     twice = parse_actions(f"{call}\n{call}", traits(form))
     assert twice == (done("run", {"command": "ls"}),) * 2
     assert parse_actions(f"Let me look:\n{call[:-3]}", traits(form)) == (Action("run", None, False),)
 
 
 def test_an_object_that_only_has_a_name_is_no_call() -> None:
-    for text in ('{"name": "leadline", "version": "1"}', 'in a line {"name": "f", "arguments": {}}', '{"name": "f"}'):
+    schema = '{"name": "run", "parameters": {"type": "object", "properties": {}}}'
+    inline = 'in a line {"name": "f", "arguments": {}}'
+    for text in ('{"name": "leadline", "version": "1"}', inline, '{"name": "f"}', schema, "\n" * 100_000):
         assert parse_actions(text, traits("hermes")) == ()
     marked = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n{"name": "g", "arguments": {}}'
     assert parse_actions(marked, traits("hermes")) == (done("f", {}),)  # marks, where there are any, decide
