@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from leadline.database import Results
+from leadline.records import DEGENERATE, Exclusion
 from leadline.reports.contents import Contents, gather
 from leadline.reports.figures import figures
 from leadline.reports.html import html
@@ -131,6 +132,28 @@ def test_a_difference_that_is_the_same_in_every_unit_is_told_apart_and_a_single_
         assert contents.floor is not None
         found = tuple(contents.floor[label].reading for label in ("fathom:budget=48", "sparq:r=16"))
         assert found == readings
+
+
+def test_points_set_aside_count_as_degenerate_and_are_named_first(tmp_path: Path) -> None:
+    """Three of the first session's five points: it is flagged, and the summary says how many points no figure has in."""
+    path = tmp_path / "r.sqlite"
+    factory.fill(path, sessions=3, steps=(4, 8))
+    with sqlite3.connect(path) as connection:
+        first = connection.execute("SELECT sha256 FROM session ORDER BY position").fetchone()[0]
+    with Results.open(path) as results:
+        reason = f"{DEGENERATE}dense attention repeats itself here"
+        results.add_exclusions(
+            1, [Exclusion(path="p", session_sha256=first, step=step, reason=reason) for step in (1, 2, 3)]
+        )
+        results.add_exclusions(1, [Exclusion(path="p", session_sha256=first, step=5, reason="too short")])
+        assert results.excluded_steps(1, first, DEGENERATE) == {1, 2, 3}
+    contents = gathered(path)
+    assert [session.flagged for session in contents.sessions] == [True, False, False]
+    assert contents.sessions[0].degenerate == (3, 5)
+    found = table(contents, "sessions")
+    assert next(cell for cell in found.rows[0] if "FLAGGED" in cell).startswith("3/5")
+    assert summary(contents)[1].startswith("Set aside: 3 of 9 branch points")
+    assert any(each.startswith("Degenerate: in 1 session") for each in summary(contents))
 
 
 def test_outcomes_count_steps_and_test_units(tmp_path: Path) -> None:
