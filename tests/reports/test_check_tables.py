@@ -135,7 +135,7 @@ def test_a_difference_that_is_the_same_in_every_unit_is_told_apart_and_a_single_
 
 
 def test_points_set_aside_count_as_degenerate_and_are_named_first(tmp_path: Path) -> None:
-    """Three of the first session's five points: it is flagged, and the summary says how many points no figure has in."""
+    """Three of a session's five points: it is flagged, and the summary says how many points no figure has in."""
     path = tmp_path / "r.sqlite"
     factory.fill(path, sessions=3, steps=(4, 8))
     with sqlite3.connect(path) as connection:
