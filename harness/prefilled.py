@@ -82,24 +82,6 @@ class Prefilled:
         """The scanner's store over all complete blocks of the rows as they stand."""
         return self.stores.of(scanner, states)
 
-    def decode(
-        self,
-        key: str,
-        scanner: Scanner,
-        states: Mapping[int, State],
-        token: int,
-        stop: Collection[int],
-    ) -> tuple[Decoded, ByteLedger]:
-        """One branch under the scanner, from `token`, the prompt's last. `key` names the scanner with its state."""
-        decoder = self._decoder_of(key, scanner, states)
-        if decoder is not None:
-            index = self.store(scanner, states).index(self.layers[0])
-            return decoder.decode(key, token, self.rows.length + 1, index, stop=stop)
-        ledger = ByteLedger()
-        attention = self.attention(scanner, states, ledger)
-        limit = self.spec.max_new_tokens
-        return decode(self.model, self.rows, token, attention, max_new_tokens=limit, stop=stop), ledger
-
     def branch(
         self,
         key: str,
@@ -107,14 +89,20 @@ class Prefilled:
         states: Mapping[int, State],
         token: int,
         stop: Collection[int],
-        texts: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]] = (),
     ) -> tuple[Decoded, ByteLedger, list[Tensor]]:
-        """`decode` and `force` of texts, side by side where the decoder has sequences for them."""
-        decoder = self._decoder_of(key, scanner, states)
-        if decoder is None or decoder.sequences <= len(texts):
-            return *self.decode(key, scanner, states, token, stop), self.force(key, scanner, states, token, texts)
-        index = self.store(scanner, states).index(self.layers[0])
-        return decoder.branch(key, token, self.rows.length + 1, index, texts, stop=stop)
+        """One branch under the scanner, from `token`, the prompt's last, and `force` of texts, side by side where the
+        decoder has sequences for them. `key` names the scanner with its state.
+        """
+        decoder, ledger = self._decoder_of(key, scanner, states), ByteLedger()
+        if decoder is not None:
+            beside = texts if len(texts) < decoder.sequences else ()
+            index = self.store(scanner, states).index(self.layers[0])
+            decoded, ledger, says = decoder.branch(key, token, self.rows.length + 1, index, beside, stop=stop)
+            return decoded, ledger, says or self.force(key, scanner, states, token, texts)
+        attention, limit = self.attention(scanner, states, ledger), self.spec.max_new_tokens
+        decoded = decode(self.model, self.rows, token, attention, max_new_tokens=limit, stop=stop)
+        return decoded, ledger, self.force(key, scanner, states, token, texts)
 
     def compare(self, key: str, scanner: Scanner, states: Mapping[int, State], token: int) -> Flips | None:
         """One step by kernels against the references; None where the scanner decodes by the references."""
@@ -141,6 +129,8 @@ class Prefilled:
         self, key: str, scanner: Scanner, states: Mapping[int, State], token: int, texts: Sequence[Sequence[int]]
     ) -> list[Tensor]:
         """Log-probabilities `[T, V]` of texts under the scanner, every position with its own plan and selection."""
+        if not texts:
+            return []
         decoder = self._decoder_of(key, scanner, states)
         if decoder is not None:
             return decoder.force(key, token, self.rows.length + 1, texts)

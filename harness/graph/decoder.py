@@ -140,16 +140,6 @@ class Decoder:
         step()
         return compare(step, scanner, states, indexes, length)
 
-    def decode(
-        self, key: str, token: int, length: int, index: Index, *, stop: Collection[int]
-    ) -> tuple[Decoded, ByteLedger]:
-        """Greedy decoding from a prompt of `length` tokens that ends in `token`, as `leadline.branch.decode`.
-
-        index: a layer's index over the blocks in use, for the account of bytes.
-        """
-        decoded, ledger, _ = self.branch(key, token, length, index, (), stop=stop)
-        return decoded, ledger
-
     def force(self, key: str, token: int, length: int, texts: Sequence[Sequence[int]]) -> list[Tensor]:
         """Log-probabilities `[T, V]` (fp32) of every position of each text (T tokens), as
         `leadline.branch.teacher_force`: fed token by token through the step that decodes, so under the very plans and
@@ -169,9 +159,11 @@ class Decoder:
     def branch(
         self, key: str, token: int, length: int, index: Index, texts: Sequence[Sequence[int]], *, stop: Collection[int]
     ) -> tuple[Decoded, ByteLedger, list[Tensor]]:
-        """`decode`, and beside it `force` of the texts. ValueError for more texts than there are other sequences.
+        """Greedy decoding from a prompt of `length` tokens that ends in `token`, as `leadline.branch.decode`, and
+        beside it `force` of the texts. ValueError for more texts than there are other sequences.
 
-        The account is the free sequence's; a step's seconds are those of all sequences, without what is kept of texts.
+        index: a layer's index over the blocks in use, for the account of bytes. The account is the free sequence's; a
+        step's seconds are those of all sequences, without what is kept of texts.
         """
         if len(texts) >= self.sequences:
             raise ValueError(f"{len(texts)} texts beside a free sequence are more than {self.sequences} sequences")

@@ -122,7 +122,7 @@ class _Asking:
             try:
                 own = states.of(contender.scanner)
                 last = int(point.prompt_ids[-1])
-                decoded, ledger = prefilled.decode(contender.sha256, contender.scanner, own, last, stop)
+                decoded, ledger, _ = prefilled.branch(contender.sha256, contender.scanner, own, last, stop)
                 text = self.renderer.decode(np.asarray(decoded.tokens, dtype=np.int32))
                 answer = RulerAnswer(
                     task=sample.task,

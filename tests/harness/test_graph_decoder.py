@@ -77,7 +77,7 @@ def states(scanner: Scanner, made: Prefilled) -> dict[int, State]:
 def branch(made: Prefilled, spec: str, token: int = 7) -> tuple[Decoded, ByteLedger]:
     scanner = create(spec)
     with hooked(made.model):
-        return made.decode(spec, scanner, states(scanner, made), token, ())
+        return made.branch(spec, scanner, states(scanner, made), token, ())[:2]
 
 
 @pytest.mark.parametrize("spec", [*LANES, "dense"])
@@ -117,9 +117,9 @@ def test_a_forced_text_is_the_engine_s(spec: str) -> None:
         made = prefilled(model(), 300, by_kernels)
         known = states(scanner, made)
         with hooked(made.model):
-            before = made.decode(spec, scanner, known, 7, ())[0].tokens
+            before = made.branch(spec, scanner, known, 7, ())[0].tokens
             found.append(made.force(spec, scanner, known, 7, [text])[0])
-            tokens.append((before, made.decode(spec, scanner, known, 7, ())[0].tokens))
+            tokens.append((before, made.branch(spec, scanner, known, 7, ())[0].tokens))
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
     assert found[1].exp().sum(-1).tolist() == pytest.approx([1.0] * len(text), abs=1e-5)
     assert tokens[0] == tokens[1]
@@ -182,7 +182,7 @@ def test_one_session_s_buffers_serve_every_scanner_and_every_point() -> None:
     longer = prefilled(same, 370, True)
     for spec in order:
         with hooked(same):
-            results = [some.decode(spec, create(spec), known[spec], 7, ()) for some in (shared, longer)]
+            results = [some.branch(spec, create(spec), known[spec], 7, ()) for some in (shared, longer)]
         assert results[0][0].tokens == results[1][0].tokens
         assert results[0][1] == results[1][1]
 
@@ -192,7 +192,7 @@ def test_a_stop_token_ends_the_branch() -> None:
     scanner = create("exact")
     whole, _ = branch(made, "exact")
     with hooked(made.model):
-        cut, ledger = made.decode("exact", scanner, states(scanner, made), 7, {whole.tokens[4]})
+        cut, ledger, _ = made.branch("exact", scanner, states(scanner, made), 7, {whole.tokens[4]})
     at = whole.tokens.index(whole.tokens[4])
     assert cut.tokens == whole.tokens[:at]
     assert cut.stop_token == whole.tokens[4]
@@ -329,11 +329,11 @@ def test_side_by_side_is_one_after_another(spec: str) -> None:
     alone, beside = prefilled(same, 300, True), prefilled(same, 300, True, sequences=3)
     known = states(scanner, alone)
     with hooked(same):
-        decoded, ledger = alone.decode(spec, scanner, known, 7, ())
+        decoded, ledger, _ = alone.branch(spec, scanner, known, 7, ())
         says = alone.force(spec, scanner, known, 7, TEXTS)
         own, account, found = beside.branch(spec, scanner, known, 7, (), TEXTS)
         again = beside.force(spec, scanner, known, 7, TEXTS)
-        once_more, counted = beside.decode(spec, scanner, known, 7, ())
+        once_more, counted, _ = beside.branch(spec, scanner, known, 7, ())
     assert own.tokens == decoded.tokens == once_more.tokens
     assert account == ledger == counted or _differs_by_rounding(account, ledger)
     torch.testing.assert_close(torch.tensor(own.margins), torch.tensor(decoded.margins), rtol=1e-3, atol=1e-4)
@@ -348,9 +348,9 @@ def test_texts_go_on_when_the_branch_has_ended_and_leave_its_account_alone() -> 
     alone, beside = prefilled(same, 300, True), prefilled(same, 300, True, sequences=3)
     known = states(scanner, alone)
     with hooked(same):
-        whole, _ = alone.decode("f", scanner, known, 7, ())
+        whole, _, _ = alone.branch("f", scanner, known, 7, ())
         stop = {whole.tokens[3]}
-        decoded, ledger = alone.decode("f", scanner, known, 7, stop)
+        decoded, ledger, _ = alone.branch("f", scanner, known, 7, stop)
         says = alone.force("f", scanner, known, 7, TEXTS)
         own, account, found = beside.branch("f", scanner, known, 7, stop, TEXTS)
     assert own.tokens == decoded.tokens
@@ -382,7 +382,7 @@ def test_more_texts_than_sequences_take_turns_and_a_text_too_long_is_refused() -
     with hooked(made.model):
         own, _, found = made.branch("exact", scanner, known, 7, (), TEXTS)
         one_by_one = [made.force("exact", scanner, known, 7, [text])[0] for text in TEXTS]
-        assert own.tokens == made.decode("exact", scanner, known, 7, ())[0].tokens
+        assert own.tokens == made.branch("exact", scanner, known, 7, ())[0].tokens
         for text in ([], [1] * (NEW + 1)):
             with pytest.raises(ValueError, match="a text to feed has 1 to 12 tokens"):
                 made.force("exact", scanner, known, 7, [text])
