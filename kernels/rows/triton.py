@@ -108,10 +108,12 @@ def _union_place(
     where, there = _search(lists, token, k, group, steps, heads)
     head, part = tl.arange(0, heads)[:, None], tl.arange(0, every)[None, :]
     known = (head < group) & (part < (k + width - 1) // width)
-    in_part = tl.load(seen + (kv * group + head) * parts + part, mask=known, other=0)
-    before = tl.gather(tl.cumsum(in_part, 1) - in_part, where // width, 1)
+    totals = seen + kv * group * parts + head * parts
+    in_part = tl.load(totals + part, mask=known, other=0)
     counts = first_seen + kv * group * room
-    before += tl.load(counts + head * room + where, mask=(head < group) & (token >= 0)[None, :], other=0)
+    before = tl.load(counts + head * room + where, mask=(head < group) & (token >= 0)[None, :], other=0)
+    for earlier in range((k - 1) // width):
+        before += tl.where(where // width > earlier, tl.load(totals + earlier, mask=head < group, other=0), 0)
     place = kv * (group * k) + tl.sum(before, 0)
     tl.store(ids + place, token, mask=token >= 0)
     tl.store(member + place, tl.sum(there.to(tl.int32) << head, 0), mask=token >= 0)
