@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -92,6 +93,16 @@ class Results:
     def close(self) -> None:
         """Close every connection; the last one to close folds the write-ahead log into the file."""
         self._engine.dispose()
+
+    def backup(self, target: sqlite3.Connection) -> None:
+        """Copy the whole database, as one read sees it, into `target`; a run may be writing meanwhile."""
+        raw = self._engine.raw_connection()
+        try:
+            source = raw.driver_connection
+            assert isinstance(source, sqlite3.Connection)
+            source.backup(target)
+        finally:
+            raw.close()
 
     def __enter__(self) -> Self:
         return self

@@ -46,8 +46,9 @@ def _mount() -> None:
     from leadline.cli.replay import replay, resume
     from leadline.cli.report import report
     from leadline.cli.ruler import ruler
+    from leadline.cli.share import share
 
-    for command in (plan, replay, resume, report, compare, export, calibrate, fidelity, ruler, demo, env):
+    for command in (plan, replay, resume, report, compare, export, share, calibrate, fidelity, ruler, demo, env):
         app.command()(command)
     app.add_typer(bench.app, name="bench", help="Time decode steps on synthetic contents.")
     app.add_typer(scanners.app, name="scanners", help="List, write and check scanners.")
