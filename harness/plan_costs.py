@@ -20,6 +20,7 @@ from leadline.model import ModelShape
 from leadline.plan_records import BitsFrom
 from leadline.scanners.base import Scanner, scaled
 from leadline.scanners.conformance_cases import Case, Trial
+from leadline.scanners.fathom import Fathom
 
 UNION_SHARE = 0.78  # of G x k selected rows, how many are distinct: 12,724 of 8 x 4 x 512 in the timed shape
 FIXED_MS = 1.6  # of a decode step by kernels: top-k, launches and small kernels
@@ -119,6 +120,9 @@ def prefill_seconds(tokens: int, end: int, parameters: int, shape: ModelShape, f
 
 def _trial(scanner: Scanner, setting: Setting) -> Trial:
     shape = setting.shape
+    if isinstance(scanner, Fathom) and scanner.allotment == "per-layer":
+        # Made-up statistics hold no plan. Over the layers it costs what its mean costs in each.
+        scanner = scanner.model_copy(update={"allotment": "flat"})
     return Trial(scanner, Case("skewed", shape.kv_heads, shape.groups, shape.head_dim, blocks=1, dtype=setting.dtype))
 
 

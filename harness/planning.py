@@ -33,6 +33,7 @@ from leadline.sessions.directory import discover
 from leadline.sessions.render import Renderer, common_tokens
 from leadline.sessions.schema import Session
 from leadline.sessions.tables import parse_filters
+from leadline.settling import settled
 from leadline.workload import SessionWork, capacity, choose
 
 STATED_LINK, STATED_MEMORY = 25.0, 1500.0  # GB/s of a GPU nothing else is known of
@@ -55,6 +56,7 @@ def plan(spec: RunSpec, given: Given | None = None) -> RunPlan:
     given = given or Given()
     spec = canonical(spec)
     calibration = find_calibration(spec)
+    spec = settled(spec, calibration)
     parts = contenders(spec, calibration.sha256 if calibration else None)
     device = spec.device or default_device()
     dtype = spec.dtype or ("float32" if device == "cpu" else "bfloat16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from leadline.model import ModelShape
 from leadline.outline import outline, step_weight_bytes, weight_bytes
 from leadline.planning import Given, plan
 from leadline.registry import create
+from leadline.replaying import find_calibration
 from leadline.rows import Rows
 from leadline.scanners.conformance_cases import Case, Trial
 from leadline.sessions.directory import discover
@@ -206,3 +208,27 @@ def test_a_missing_calibration_is_refused_as_a_replay_refuses_it(spec: RunSpec) 
         plan(spec.model_copy(update={"calibration": None}))
     with pytest.raises(UsageError, match="no sessions here"):
         plan(spec.model_copy(update={"sessions": ("/nowhere/at/all",)}))
+
+
+def test_a_calibration_without_what_a_scanner_wants_is_refused_as_a_replay_refuses_it(spec: RunSpec) -> None:
+    with pytest.raises(UsageError, match="leadline calibrate --plans 48"):
+        plan(spec.model_copy(update={"scanners": ("fathom:budget=48,plan=per-layer", "sparq:r=16")}))
+    with pytest.raises(UsageError, match="did not choose a store"):
+        plan(spec.model_copy(update={"scanners": ("fathom:budget=48,basis=auto", "sparq:r=16")}))
+
+
+def test_the_calibrations_store_stands_for_auto_and_per_layer_costs_its_mean(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = find_calibration(spec)
+    assert held is not None
+    decided = {"basis_choice": "rotated", "layer_budgets": {("raw", 48): 24, ("rotated", 48): 72}}
+    layers = {n: dataclasses.replace(found, **decided) for n, found in held.layers.items()}
+    monkeypatch.setattr("leadline.planning.find_calibration", lambda _: dataclasses.replace(held, layers=layers))
+    names = ("fathom:budget=48", "fathom:budget=48,plan=per-layer", "fathom:budget=48,basis=auto", "sparq:r=16")
+    found = plan(spec.model_copy(update={"scanners": names}))
+    by_label = {scanner.label: scanner for scanner in found.scanners}
+    flat, layered = by_label["fathom:budget=48"], by_label["fathom:budget=48,plan=per-layer"]
+    assert "fathom:budget=48,basis=rotated" in by_label
+    assert (layered.bits_per_token, layered.scan_bytes_per_step) == (flat.bits_per_token, flat.scan_bytes_per_step)
+    assert layered.index_shared_with == flat.label
