@@ -32,6 +32,7 @@ from leadline.prefilled import Prefilled, decode_network
 from leadline.progress import Progress
 from leadline.records import (
     DEGENERATE,
+    SEEN,
     BranchPointRecord,
     BranchRecord,
     Exclusion,
@@ -150,6 +151,7 @@ class Replay:
             segments=len(session.segments),
             notes=(
                 *((note.kind, note.where, note.reason) for note in (*session.notes, *rendered.notes)),
+                *((SEEN,) if calibration and calibration.made_on(session.id) else ()),
                 *(("info", "calibration", text) for text in sorted(filter(None, warnings))),
                 *((("info", "decoding", f"eager, since {self.eager_because}"),) if self._eager_on_gpu else ()),
             ),

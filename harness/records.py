@@ -91,6 +91,9 @@ class SessionRecord(Record):
     dense_perplexity: float | None = None
 
 
+# A session's note where its scanners were calibrated on it.
+SEEN = ("seen", "calibration", "the calibration was made on a recording of this name")
+
 DEGENERATE = "degenerate: "  # how the reason begins of a branch point that was set aside
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+from leadline.records import SEEN
 from leadline.reports.check_tables import selections_verdict
 from leadline.reports.contents import Contents, ScannerFigures
 from leadline.reports.query import METRICS
@@ -10,7 +13,7 @@ from leadline.reports.words import plural, probability, signed, with_interval
 
 def summary(contents: Contents) -> list[str]:
     """The sentences that open a report, most important first."""
-    made = (_what, _kernels, _set_aside, _verdicts, _doubts, _best, _floor, _degenerate)
+    made = (_what, _kernels, _seen, _set_aside, _verdicts, _doubts, _best, _floor, _degenerate)
     sentences = [sentence(contents) for sentence in made]
     return [sentence for sentence in sentences if sentence]
 
@@ -100,6 +103,18 @@ def _floor(contents: Contents) -> str:
     return (
         f"Noise floor: exact top-k after a prefill in chunks of {floor.line.prefill_chunk} agrees "
         f"{with_interval(floor.agreement, 2)} with itself in chunks of {contents.spec.prefill_chunk}; {meaning}."
+    )
+
+
+def _seen(contents: Contents) -> str:
+    replayed = [session for session in contents.sessions if session.branch_points]
+    known = [session.id for session in replayed if list(SEEN) in json.loads(session.notes)]
+    if not known:
+        return ""
+    shown = ", ".join(known[:5]) + (", …" if len(known) > 5 else "")
+    return (
+        f"The calibration was made on recordings that are replayed here: {len(known)} of "
+        f"{plural(len(replayed), 'session')} ({shown}). What needs it knows their text; calibrate on others."
     )
 
 

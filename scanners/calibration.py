@@ -86,6 +86,11 @@ class Calibration:
         """The statistics by layer, on a device."""
         return {layer: statistics.to(device) for layer, statistics in self.layers.items()}
 
+    def made_on(self, name: str) -> bool:
+        """Whether a text of this name went into it. Names are kept with the decisions: False where none were made."""
+        decided = self.provenance.decisions
+        return decided is not None and name in (*decided.fitted_on, *decided.held_out)
+
     def length_warning(self, tokens: int) -> str | None:
         """A warning when contexts of `tokens` lie outside 0.5x..2x of the calibrated length."""
         length = self.provenance.length

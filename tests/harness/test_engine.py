@@ -22,7 +22,9 @@ from leadline.config import RunSpec
 from leadline.database import Results
 from leadline.errors import UsageError
 from leadline.model import LoadedModel
+from leadline.records import SEEN
 from leadline.replaying import Part
+from leadline.scanners.calibration import Calibration
 
 TIMING = {
     "wall_ms",
@@ -281,6 +283,18 @@ def test_a_calibration_is_known_by_its_content(
     tiny_replay.write_calibration(moved, tiny_replay.model(seed=5))
     with pytest.raises(UsageError, match="not the one the run was made with"):
         tiny_replay.run(stored.model_copy(update={"calibration": str(moved)}), database, loaded)
+
+
+def test_a_session_that_the_calibration_was_made_on_is_marked(
+    place: Path, loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Calibration, "made_on", lambda _, name: name == "session-1")
+    tiny_replay.run(wanted(place, scanners=("sparq:r=16",), limit=2), tmp_path / "seen.sqlite", loaded)
+    notes = dict(rows(tmp_path / "seen.sqlite", "SELECT id, notes FROM session"))
+    assert {name: list(SEEN) in json.loads(text) for name, text in notes.items()} == {
+        "session-0": False,
+        "session-1": True,
+    }
 
 
 def test_a_calibration_of_another_model_is_refused(place: Path, tmp_path: Path) -> None:

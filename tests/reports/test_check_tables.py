@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from leadline.database import Results
-from leadline.records import DEGENERATE, Exclusion
+from leadline.records import DEGENERATE, SEEN, Exclusion
 from leadline.reports.contents import Contents, gather
 from leadline.reports.figures import figures
 from leadline.reports.html import html
@@ -154,6 +155,17 @@ def test_points_set_aside_count_as_degenerate_and_are_named_first(tmp_path: Path
     assert next(cell for cell in found.rows[0] if "FLAGGED" in cell).startswith("3/5")
     assert summary(contents)[1].startswith("Set aside: 3 of 9 branch points")
     assert any(each.startswith("Degenerate: in 1 session") for each in summary(contents))
+
+
+def test_recordings_that_the_calibration_was_made_on_are_named_before_any_verdict(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    factory.fill(path, sessions=3)
+    assert not [each for each in summary(gathered(path)) if "calibration" in each]
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE session SET notes = ? WHERE position = 1", (json.dumps([SEEN]),))
+        (name,) = connection.execute("SELECT id FROM session WHERE position = 1").fetchone()
+    said = summary(gathered(path))[1]
+    assert said.startswith(f"The calibration was made on recordings that are replayed here: 1 of 3 sessions ({name}).")
 
 
 def test_outcomes_count_steps_and_test_units(tmp_path: Path) -> None:

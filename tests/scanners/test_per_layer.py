@@ -141,6 +141,12 @@ def test_decisions_survive_the_artifact_and_reach_the_layers(tmp_path: Path) -> 
     assert "[0, 3]" in path.with_suffix(".json").read_text(), "plain lists stand on one line"
 
 
+def test_it_knows_the_texts_that_went_into_it(tmp_path: Path) -> None:
+    found = load(artifact(tmp_path, decisions()))
+    assert [found.made_on(name) for name in ("v", "w", "x")] == [True, True, False]
+    assert not load(artifact(tmp_path, None)).made_on("v")
+
+
 def test_an_artifact_of_the_first_format_still_loads(tmp_path: Path) -> None:
     old = {n: replace(each, depth_error=None, line_bits=None) for n, each in ((0, statistics()), (3, statistics(9)))}
     path = artifact(tmp_path, None)
