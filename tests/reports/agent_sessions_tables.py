@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def estimate(one: dict[str, Any], digits: int = 2, scale: float = 1.0) -> str:
     mean = f"{one['mean'] * scale:.{digits}f}"
     if one["low"] is None:
         return mean
-    return f"{mean} [{one['low'] * scale:.{digits}f}, {one['high'] * scale:.{digits}f}]"
+    return f"{mean} [{one['low'] * scale:.{digits}f}, {one['high'] * scale:.{digits}f}]".replace("-", "−")
 
 
 def difference(one: dict[str, Any], digits: int = 2, scale: float = 1.0) -> str:
@@ -148,58 +148,67 @@ def stages() -> str:
     return table(head, "lrrrrrrrr", rows)
 
 
+def against_floor(stage: str, label: str) -> str:
+    """A scanner's agreement less that of the noise floor, and whether the interval holds 0."""
+    found = figures(stage)["floor"].get(label)
+    if found is None:
+        return NONE
+    d = found["difference"]
+    apart = d["low"] is not None and not d["low"] <= 0 <= d["high"]
+    return difference(d) + (" **apart**" if apart else "")
+
+
 def primary() -> str:
     rows = [
         (
             named(label), f"{one['sessions']} ({one['units']})", bits(one), estimate(one["agreement"]),
-            f"{one['exact_match']['mean']:.2f}", calls(one), estimate(one["reference_kl_exact"], 2, 1000),
-            estimate(one["reference_kl_dense"], 1, 1000), degenerate(one), gpu(label),
+            against_floor("primary", label), f"{one['exact_match']['mean']:.2f}", calls(one),
+            estimate(one["reference_kl_exact"], 2, 1000), f"{one['recorded_kl_exact']['mean'] * 1000:.2f}",
+            f"{one['reference_kl_dense']['mean'] * 1000:.1f}", degenerate(one), gpu(label),
         )
         for label, one in scanners("primary").items()
     ]  # fmt: skip
     head = (
-        "scanner", "recordings (clusters)", "scan bits", "agreement", "same step", "same call",
-        "KL(exact‖·), 10⁻³ nats", "KL(dense‖·), 10⁻³", "degenerate steps", "GPU ms",
+        "scanner", "recordings (clusters)", "scan bits", "agreement", "less the noise floor's", "same step",
+        "same call", "KL(exact‖·)", "on the recorded text", "KL(dense‖·)", "degenerate", "GPU ms",
     )  # fmt: skip
-    return table(head, "lrrrrrrrrr", rows)
+    return table(head, "lrrrrrrrrrrr", rows)
 
 
 def verdicts() -> str:
-    rows, floor = [], figures("primary")["floor"]
+    rows = []
     divergence = pairs("primary", "kl_exact_reference")
     for (label, baseline), one in pairs("primary", "agreement").items():
-        against, kl = floor[label]["difference"], divergence[label, baseline]
+        kl = divergence[label, baseline]
         rows.append((
-            f"{named(label)} − {named(baseline)}", difference(one["difference"]), chance(one["holm_p"]), one["verdict"],
-            difference(kl["difference"], 1, 1000), f"{kl['verdict']} ({chance(kl['holm_p'])})", difference(against),
-            "not told apart" if against["low"] <= 0 <= against["high"] else "above" if against["low"] > 0 else "below",
+            f"{named(label)} − {named(baseline)}", difference(one["difference"], 3), chance(one["p"]),
+            chance(one["holm_p"]), one["verdict"], difference(kl["difference"], 1, 1000), chance(kl["holm_p"]),
+            kl["verdict"],
+        ))  # fmt: skip
+    head = ("pair", "agreement, difference", "p", "Holm p", "verdict", "KL(exact‖·), difference", "Holm p", "verdict")
+    return table(head, "lrrrlrrl", rows)
+
+
+def secondary(stage: str) -> str:
+    """One row a scanner of a secondary stage, with its comparison to SparQ r=16."""
+    rows = []
+    divergence = pairs(stage, "kl_exact_reference")
+    for label, one in scanners(stage).items():
+        pair, kl = pairs(stage, "agreement").get((label, "sparq:r=16")), divergence.get((label, "sparq:r=16"))
+        compared = [NONE] * 3
+        if pair and kl:
+            compared = [difference(pair["difference"]), f"{pair['verdict']} ({chance(pair['holm_p'])})"]
+            compared.append(f"{kl['verdict']} ({chance(kl['holm_p'])})")
+        rows.append((
+            named(label), f"{one['sessions']} ({one['units']})", bits(one), estimate(one["agreement"]),
+            against_floor(stage, label), calls(one), estimate(one["reference_kl_exact"], 1, 1000), degenerate(one),
+            *compared,
         ))  # fmt: skip
     head = (
-        "pair", "agreement, difference", "Holm p", "verdict", "KL(exact‖·), difference, 10⁻³", "verdict (Holm p)",
-        "agreement less the noise floor's", "reading",
+        "scanner", "recordings (clusters)", "scan bits", "agreement", "less the noise floor's", "same call",
+        "KL(exact‖·)", "degenerate", "agreement less `sparq:r=16`'s", "verdict (Holm p)", "by KL",
     )  # fmt: skip
-    return table(head, "lrrlrlrl", rows)
-
-
-def secondary() -> str:
-    others = [stage for stage in STAGES if stage != "primary"]
-    rows = []
-    for label in scanners("primary"):
-        if label == "exact":
-            continue
-        row = [named(label)]
-        for stage in others:
-            one, pair = scanners(stage)[label], pairs(stage, "agreement").get((label, "sparq:r=16"))
-            row += [
-                estimate(one["agreement"]),
-                f"{one['reference_kl_exact']['mean'] * 1000:.1f}",
-                f"{difference(pair['difference'])} {pair['verdict']}" if pair else NONE,
-            ]
-        rows.append(row)
-    head = ["scanner"]
-    for stage in others:
-        head += [f"{STAGES[stage]}: agreement", "KL", "less `sparq:r=16`'s"]
-    return table(head, "l" + "rrr" * len(others), rows)
+    return table(head, "lrrrrrrrrll", rows)
 
 
 def against_sparq32() -> str:
@@ -219,13 +228,13 @@ def against_sparq32() -> str:
 
 def times() -> str:
     shares: dict[str, dict[str, float]] = {}
-    labels = {one["line"]["sha256"]: one["line"]["label"] for one in figures("timing")["scanners"]}
+    labels = {one["line"]["sha256"]: label for label, one in scanners("timing").items()}
     for one in figures("timing")["stages"]:
         shares.setdefault(labels[one["scanner"]], {})[one["stage"]] = one["ms"]
     names = list(dict.fromkeys(name for found in shares.values() for name in found))
     rows = [
         (named(label), gpu(label), *(f"{found[name]:.2f}" if name in found else NONE for name in names))
-        for label, found in shares.items()
+        for label, found in ((label, shares[label]) for label in labels.values())
         if label != FLOOR
     ]
     return table(("scanner", "GPU ms", *names), "l" + "r" * (1 + len(names)), rows)
@@ -236,7 +245,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "stages": stages,
     "primary": primary,
     "verdicts": verdicts,
-    "secondary": secondary,
+    "k512": partial(secondary, "k512"),
+    "full-view": partial(secondary, "full-view"),
+    "small-model": partial(secondary, "small-model"),
     "fathom 80 and sparq 32": against_sparq32,
     "times": times,
 }
