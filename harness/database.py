@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -39,6 +38,7 @@ from leadline.database_schema import (
     StepResultRow,
     TeacherForcedRow,
 )
+from leadline.database_shared import SharedCopyRow
 from leadline.errors import LeadlineError, MachineError, UsageError, explain
 from leadline.records import (
     BranchPointRecord,
@@ -94,16 +94,6 @@ class Results:
         """Close every connection; the last one to close folds the write-ahead log into the file."""
         self._engine.dispose()
 
-    def backup(self, target: sqlite3.Connection) -> None:
-        """Copy the whole database, as one read sees it, into `target`; a run may be writing meanwhile."""
-        raw = self._engine.raw_connection()
-        try:
-            source = raw.driver_connection
-            assert isinstance(source, sqlite3.Connection)
-            source.backup(target)
-        finally:
-            raw.close()
-
     def __enter__(self) -> Self:
         return self
 
@@ -116,9 +106,18 @@ class Results:
         """Begin the run of this protocol, or continue it, and record this invocation; returns the run's id.
 
         The stored spec becomes the latest call's, with the sessions and scanners of earlier calls in front. Another
-        model (any field but the device) under the same protocol is a UsageError.
+        model (any field but the device) under the same protocol is a UsageError, and so is a copy by `leadline share`.
         """
         with self.transaction() as db:
+            if db.scalar(select(func.count()).select_from(SharedCopyRow)):
+                raise UsageError(
+                    explain(
+                        "no run goes on in a shared copy",
+                        file=self.path,
+                        found="a copy by `leadline share`, without the recorded steps",
+                        do="go on in the original, or replay into a new file",
+                    )
+                )
             run = db.scalar(select(RunRow).where(RunRow.protocol_sha256 == spec.protocol_sha256))
             if run is None:
                 run = RunRow(

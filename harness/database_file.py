@@ -77,8 +77,7 @@ def _checked(engine: Engine, path: Path, *, empty: _Empty, upgrade: bool) -> Eng
 
 
 def _engine(path: Path, *, read_only: bool) -> Engine:
-    options = _read_only_options(path) if read_only else "mode=rwc"
-    uri = f"file:{quote(str(path.absolute()))}?{options}"
+    uri = read_only_uri(path) if read_only else f"file:{quote(str(path.absolute()))}?mode=rwc"
 
     def connect() -> sqlite3.Connection:
         # Autocommit mode, so that the BEGIN below is the only one and covers the creation of tables too.
@@ -119,13 +118,14 @@ def _to_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _read_only_options(path: Path) -> str:
+def read_only_uri(path: Path) -> str:
     """How a reader opens the file: to clear away the log's files after it where it may, else touching nothing."""
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return "mode=rw"
-    # SQLite cannot set up a log's index where it may not write, and needs none where no log lies beside the file.
-    logged = path.with_name(path.name + "-wal").exists()
-    return "mode=ro" if logged else "mode=ro&immutable=1"
+        options = "mode=rw"
+    else:
+        # SQLite cannot set up a log's index where it may not write, and needs none where no log lies beside the file.
+        options = "mode=ro" if path.with_name(path.name + "-wal").exists() else "mode=ro&immutable=1"
+    return f"file:{quote(str(path.absolute()))}?{options}"
 
 
 def _check(connection: Connection, path: Path, *, empty: _Empty) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 SCHEMA_VERSION = 2
 # What each version brought, all of it by new tables, which `database_file` creates where a file lacks them:
 # 1: the tables of replays. 2: `measurement`, and the tables of commands that measure without replaying.
+# A table that marks or adds and that a reader can do without (`shared_copy`) needs no number.
 # New tables stand in a module of their own on this module's `Base`, listed in `database_tables`. A released version
 # whose tables change in any other way needs the next number, and a step that `database_file` runs on older files.
 

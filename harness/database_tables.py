@@ -7,7 +7,7 @@ writing; a reader asks `Results.has(table)` first, because a file that was never
 
 from __future__ import annotations
 
-from leadline import database_decode, database_fidelity, database_ruler, database_selection
+from leadline import database_decode, database_fidelity, database_ruler, database_selection, database_shared
 from leadline.database_schema import Base
 
-__all__ = ["Base", "database_decode", "database_fidelity", "database_ruler", "database_selection"]
+__all__ = ["Base", "database_decode", "database_fidelity", "database_ruler", "database_selection", "database_shared"]

@@ -14,6 +14,8 @@ from leadline.reports.steps import StepFigures
 from leadline.reports.word_diff import Piece, diff
 from leadline.reports.words import megabytes, number, significant
 
+LEFT_OUT = "(left out of this copy by `leadline share`)"
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -85,7 +87,8 @@ def by_session(contents: Contents) -> list[SessionSteps]:
         branches = tuple(
             _branch(id, line, row, reference, figures.get((row.session, row.step, line.sha256))) for line, row in stored
         )
-        return Point(id, first.step, first.prompt_tokens, first.prompt_tail, first.recorded_text, branches)
+        recorded = LEFT_OUT if contents.shared else first.recorded_text
+        return Point(id, first.step, first.prompt_tokens, first.prompt_tail, recorded, branches)
 
     def points(rows: Iterator[BranchText]) -> tuple[Point, ...]:
         return tuple(point(list(same)) for _, same in groupby(rows, key=lambda row: row.step))

@@ -93,6 +93,7 @@ class Contents:
     ruler: tuple[RulerScores, ...]
     selections: tuple[SelectionFigures, ...]
     eager: tuple[Eager, ...]
+    shared: bool = False
 
     @property
     def branch_points(self) -> int:
@@ -169,6 +170,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         selections=tuple(selections(results, summary.id)),
         eager=tuple(eager(lines, model)),
         ruler=ruler_scores(results),
+        shared=results.has("shared_copy") and bool(results.query("SELECT id FROM shared_copy")),
     )
 
 

@@ -13,7 +13,7 @@ from leadline.reports.words import plural, probability, signed, with_interval
 
 def summary(contents: Contents) -> list[str]:
     """The sentences that open a report, most important first."""
-    made = (_what, _kernels, _seen, _set_aside, _verdicts, _doubts, _best, _floor, _degenerate)
+    made = (_what, _shared, _kernels, _seen, _set_aside, _verdicts, _doubts, _best, _floor, _degenerate)
     sentences = [sentence(contents) for sentence in made]
     return [sentence for sentence in sentences if sentence]
 
@@ -33,6 +33,10 @@ def _what(contents: Contents) -> str:
             f"are stored so far, and every figure below is over those."
         )
     return text
+
+
+def _shared(contents: Contents) -> str:
+    return "A copy made by `leadline share`: the recorded steps were left out of it." if contents.shared else ""
 
 
 def _kernels(contents: Contents) -> str:

@@ -23,6 +23,11 @@ def share(
     from leadline.sharing import share as copy
 
     found = copy(database, out, by_token)
+    tokens = "" if by_token else ", divergences of single tokens too"
     sizes = f"{found.bytes_before / 1e6:.1f} MB to {found.bytes_after / 1e6:.1f} MB"
-    print(f"{out}: the recorded text of {found.points} branch points left out, {sizes}")
-    print("What scanners decoded is in it: read it before you pass it on, it may quote the sessions.")
+    print(f"{out}: the recorded text of {found.points} branch points left out{tokens}, {sizes}")
+    if found.decoded:
+        print(
+            f"What scanners decoded in {found.decoded} branches is in it, and so are the names of sessions, files and "
+            "sources and the runs' commands: read them before you pass the copy on, they may quote what is not yours."
+        )
