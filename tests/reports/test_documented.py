@@ -70,7 +70,7 @@ def parse(line: str) -> dict[str, Any]:
 
 def test_the_command_lines_parse(page: str) -> None:
     lines = [line for block in blocks(page, "") for line in block.splitlines() if line.startswith("leadline ")]
-    assert len(lines) == 6
+    assert len(lines) == 7
     assert all(parse(line) for line in lines)
 
 
