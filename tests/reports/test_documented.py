@@ -15,6 +15,7 @@ from leadline.cli.compare import compare
 from leadline.cli.export import export
 from leadline.cli.replay import replay
 from leadline.cli.report import report
+from leadline.cli.share import share
 from leadline.database_tables import Base
 from leadline.reports.gates import ABSOLUTE, BYTES, TIMES, parse_rules
 from reports import factory
@@ -60,7 +61,7 @@ def test_five_queries_run_and_answer(page: str, database: Path) -> None:
 def parse(line: str) -> dict[str, Any]:
     """The parameters of a documented command line, as its command would get them; nothing is run."""
     app = typer.Typer()
-    for command in (report, compare, export, replay):
+    for command in (report, compare, export, share, replay):
         app.command()(command)
     words = shlex.split(line, comments=True)[1:]
     command = typer.main.get_command(app).commands[words[0]]  # type: ignore[attr-defined]
