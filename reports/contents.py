@@ -26,6 +26,7 @@ from leadline.reports.rows import (
     SessionAgreement,
     SessionLine,
     Survival,
+    TokenTail,
 )
 from leadline.reports.ruler_scores import RulerScores, ruler_scores
 from leadline.reports.selections import Eager, SelectionFigures, eager, selections
@@ -93,6 +94,7 @@ class Contents:
     ruler: tuple[RulerScores, ...]
     selections: tuple[SelectionFigures, ...]
     eager: tuple[Eager, ...]
+    tails: tuple[TokenTail, ...] = ()
     shared: bool = False
 
     @property
@@ -170,6 +172,7 @@ def _gather(results: Results, run: int | None) -> Contents:
         selections=tuple(selections(results, summary.id)),
         eager=tuple(eager(lines, model)),
         ruler=ruler_scores(results),
+        tails=tuple(query.token_tails(results, summary.id)),
         shared=results.has("shared_copy") and bool(results.query("SELECT id FROM shared_copy")),
     )
 

@@ -24,6 +24,7 @@ from leadline.reports.rows import (
     SessionAgreement,
     SessionLine,
     Survival,
+    TokenTail,
 )
 
 T = TypeVar("T")
@@ -121,6 +122,16 @@ SURVIVAL = Query(
 FROM step_result WHERE run_id = :run GROUP BY 1 ORDER BY 1""",
 )
 
+TOKEN_TAILS = Query(
+    "divergence of single tokens",
+    """SELECT r.scanner_sha256 AS scanner, count(*) AS tokens, sum(kl.value > 0.1) AS above_tenth,
+  sum(kl.value > 1) AS above_one, max(kl.value) AS worst
+FROM step_result r
+JOIN teacher_forced t ON t.step_result_id = r.id
+JOIN json_each(t.kl_exact_by_token) kl
+WHERE r.run_id = :run GROUP BY 1 ORDER BY 1""",
+)
+
 SESSIONS = Query(
     "sessions",
     f"""SELECT s.sha256, s.id, s.format, s.path, s.source, {UNIT} AS unit, s.steps, s.segments, s.notes,
@@ -209,6 +220,11 @@ def scanner_costs(results: Results, run: int) -> list[ScannerCost]:
 def survival(results: Results, run: int) -> list[Survival]:
     """Counts of steps still identical to the reference after 1, 4, 16, 32 and 64 tokens, per scanner."""
     return _rows(results, SURVIVAL, Survival, {"run": run})
+
+
+def token_tails(results: Results, run: int) -> list[TokenTail]:
+    """How far single tokens diverge, per scanner; none in a copy without them."""
+    return _rows(results, TOKEN_TAILS, TokenTail, {"run": run})
 
 
 def sessions(results: Results, run: int) -> list[SessionLine]:

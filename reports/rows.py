@@ -100,6 +100,19 @@ class Survival:
 
 
 @dataclass(frozen=True)
+class TokenTail:
+    """Of `tokens` forced through a scanner, both texts together: how many diverge from exact top-k by more than 0.1 and
+    1 nat, and the worst, in nats.
+    """
+
+    scanner: str
+    tokens: int
+    above_tenth: int
+    above_one: int
+    worst: float
+
+
+@dataclass(frozen=True)
 class SessionLine:
     """One session; `notes` is JSON text; `dense_degenerate` of `dense_steps` were empty or repeating; `set_aside`
     counts branch points that were left out because dense attention was so there.

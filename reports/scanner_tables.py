@@ -100,6 +100,30 @@ def teacher_forced(contents: Contents) -> Table:
     )
 
 
+def single_tokens(contents: Contents) -> Table:
+    """How far single tokens of the forced texts diverge: what a mean over tokens hides."""
+    tails = {tail.scanner: tail for tail in contents.tails}
+    found = [(f.line.shown, tails[f.line.sha256]) for f in contents.scanners if f.line.sha256 in tails]
+    return Table(
+        "single-tokens",
+        "Divergence of single tokens",
+        ("scanner", "tokens", "above 0.1 nat", "above 1 nat", "worst, nats"),
+        tuple(
+            (
+                name,
+                str(tail.tokens),
+                percent(tail.above_tenth, tail.tokens, 2),
+                percent(tail.above_one, tail.tokens, 2),
+                number(tail.worst, 2),
+            )
+            for name, tail in found
+        ),
+        intro="KL(exact‖·) of every token of both forced texts. A scan that misses the one key which a head rests on "
+        "loses that token, whatever its mean says.",
+        queries=(query.TOKEN_TAILS,),
+    )
+
+
 def bytes_moved(contents: Contents) -> Table:
     """What each scanner reads and stores."""
     d = contents.model.head_dim

@@ -33,6 +33,7 @@ def tables(contents: Contents) -> list[Table]:
         check_tables.outcomes(contents),
         check_tables.selections(contents),
         scanner_tables.teacher_forced(contents),
+        scanner_tables.single_tokens(contents),
         *(run_tables.differences(contents, metric) for metric in secondary),
         scanner_tables.divergence(contents),
         scanner_tables.bytes_moved(contents),

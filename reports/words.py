@@ -62,9 +62,9 @@ def share(part: int, of: int) -> str:
     return f"{part}/{of}" if of else NOTHING
 
 
-def percent(part: int, of: int) -> str:
+def percent(part: int, of: int, digits: int = 0) -> str:
     """A share of counts in percent."""
-    return f"{100 * part / of:.0f}%" if of else NOTHING
+    return f"{100 * part / of:.{digits}f}%" if of else NOTHING
 
 
 def plural(count: int, noun: str) -> str:

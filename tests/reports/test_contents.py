@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,27 @@ def test_survival_by_hand(path: Path) -> None:
     )
     short = next(table for table in tables(contents(path)) if table.id == "divergence")
     assert next(row for row in short.rows if row[0] == "sparq:r=16")[1:6] == ("75%", "50%", "50%", "25%", "25%")
+
+
+def test_single_tokens_by_hand(path: Path) -> None:
+    """Two sessions of two steps, two texts of two tokens each: 16 tokens a scanner, one of them at 7.5 nats."""
+    factory.fill(path, sessions=2, steps=(4, 9))
+    with sqlite3.connect(path) as connection:
+        [(first,)] = connection.execute(
+            "SELECT min(r.id) FROM step_result r JOIN scanner s ON s.sha256 = r.scanner_sha256 "
+            "WHERE s.label = 'sparq:r=16'"
+        )
+        connection.execute(
+            "UPDATE teacher_forced SET kl_exact_by_token = '[0.5, 7.5]' WHERE step_result_id = ? AND text = 'recorded'",
+            (first,),
+        )
+    shown = next(table for table in tables(contents(path)) if table.id == "single-tokens")
+    rows = {row[0]: row[1:] for row in shown.rows}
+    assert rows["sparq:r=16"] == ("16", "12.50%", "6.25%", "7.50")
+    assert rows["exact"] == ("16", "0.00%", "0.00%", "0.00")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE teacher_forced SET kl_exact_by_token = '[]'")
+    assert "single-tokens" not in {table.id for table in tables(contents(path))}
 
 
 def test_the_known_paired_difference_and_its_verdict(path: Path) -> None:

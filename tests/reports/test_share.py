@@ -70,7 +70,12 @@ def figures(path: Path) -> dict[str, Any]:
     for exclusion in found["exclusions"]:
         exclusion["reason"] = exclusion["reason"].partition(":")[0]
     found["exclusions"] = [each for each in found["exclusions"] if each["session_sha256"]]
-    return found | {"database": "", "shared": None, "summary": [s for s in found["summary"] if "share`" not in s]}
+    return found | {
+        "database": "",
+        "shared": None,
+        "tails": None,
+        "summary": [s for s in found["summary"] if "share`" not in s],
+    }
 
 
 @pytest.mark.parametrize("by_token", [True, False])
@@ -126,6 +131,7 @@ def test_without_tokens_their_means_stay(path: Path, tmp_path: Path) -> None:
         assert rows == [{"kl_dense_by_token": "[]", "kl_exact_by_token": "[]"}]
         assert copy.query(query) == whole.query(query)
         assert copy.query("SELECT by_token FROM shared_copy") == [{"by_token": 0}]
+        assert (gather(copy).tails, len(gather(whole).tails)) == ((), 5)
 
 
 def test_every_page_of_a_copy_says_that_it_is_one(path: Path, tmp_path: Path) -> None:
