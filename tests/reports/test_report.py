@@ -125,6 +125,7 @@ def test_html_and_markdown_print_the_same_tables(tmp_path: Path) -> None:
         "checks",
         "outcomes",
         "teacher-forced",
+        "single-tokens",
         "difference-kl-exact-reference",
         "difference-kl-dense-reference",
         "difference-kl-dense-recorded",
