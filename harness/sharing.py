@@ -77,11 +77,16 @@ def share(path: Path, out: Path, by_token: bool = True) -> Shared:
         return Shared(points, decoded, path.stat().st_size, out.stat().st_size)
     except FileExistsError:
         raise UsageError(
-            explain("the copy would overwrite a file", file=part, found="a file", do="name another copy")
+            explain("the copy would overwrite a file", file=part, found="a file", do="name another file")
         ) from None
     except (OSError, sqlite3.Error) as error:
         raise MachineError(
-            explain("cannot write the copy", file=part, found=error, do="name another file, or make room")
+            explain(
+                "cannot write the copy",
+                file=part,
+                found=error,
+                do="name a file in a folder that can be written, or make room",
+            )
         ) from None
 
 
