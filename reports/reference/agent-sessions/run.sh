@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Agreement of scanners on recorded agent sessions, one stage of it:
 #   run.sh STAGE SESSIONS OUT QWEN_1.5B QWEN_0.5B [I/N]
-# STAGE: calibrate, calibrate-small, primary, full-view, k512, small-model, timing or repeat; a stage is NAME.toml beside this
-# file and ends in OUT/NAME.sqlite. SESSIONS: the folder of recorded sessions. QWEN_1.5B, QWEN_0.5B: .gguf files of
+# STAGE: calibrate, calibrate-small, primary, full-view, k512, small-model, timing, timing-k512 or repeat; a stage is NAME.toml
+# beside this file and ends in OUT/NAME.sqlite. SESSIONS: the folder of recorded sessions. QWEN_1.5B, QWEN_0.5B: .gguf files of
 # Qwen2.5-Coder-Instruct. I/N: this process's share of the sessions; without it a stage also says that it is complete.
 # Names in the databases are relative to OUT, so that a stage goes on on another machine from a copied database.
 set -euo pipefail
