@@ -82,8 +82,8 @@ def calls(one: dict[str, Any]) -> str:
     return f"{same:.0f}/{of}" if of else NONE
 
 
-def gpu(label: str) -> str:
-    found = scanners("timing")[label]["cost"]["gpu_ms"]
+def gpu(label: str, stage: str = "timing") -> str:
+    found = scanners(stage)[label]["cost"]["gpu_ms"]
     return f"{found:.1f}" if found else NONE
 
 
@@ -189,8 +189,8 @@ def verdicts() -> str:
     return table(head, "lrrrlrrl", rows)
 
 
-def secondary(stage: str) -> str:
-    """One row a scanner of a secondary stage, with its comparison to SparQ r=16."""
+def secondary(stage: str, timed: str | None = None) -> str:
+    """One row a scanner of a secondary stage: its comparison to SparQ r=16, and its GPU time in the stage `timed`."""
     rows = []
     divergence = pairs(stage, "kl_exact_reference")
     for label, one in scanners(stage).items():
@@ -202,13 +202,14 @@ def secondary(stage: str) -> str:
         rows.append((
             named(label), f"{one['sessions']} ({one['units']})", bits(one), estimate(one["agreement"]),
             against_floor(stage, label), calls(one), estimate(one["reference_kl_exact"], 1, 1000), degenerate(one),
-            *compared,
+            *compared, *([gpu(label, timed)] if timed else []),
         ))  # fmt: skip
     head = (
         "scanner", "recordings (clusters)", "scan bits", "agreement", "less the noise floor's", "same call",
         "KL(exact‖·)", "degenerate", "agreement less `sparq:r=16`'s", "verdict (Holm p)", "by KL",
+        *(["GPU ms"] if timed else []),
     )  # fmt: skip
-    return table(head, "lrrrrrrrrll", rows)
+    return table(head, "lrrrrrrrrll" + ("r" if timed else ""), rows)
 
 
 def against_sparq32() -> str:
@@ -226,14 +227,14 @@ def against_sparq32() -> str:
     return table(head, "lrrrrlrl", rows)
 
 
-def times() -> str:
+def times(stage: str) -> str:
     shares: dict[str, dict[str, float]] = {}
-    labels = {one["line"]["sha256"]: label for label, one in scanners("timing").items()}
-    for one in figures("timing")["stages"]:
+    labels = {one["line"]["sha256"]: label for label, one in scanners(stage).items()}
+    for one in figures(stage)["stages"]:
         shares.setdefault(labels[one["scanner"]], {})[one["stage"]] = one["ms"]
     names = list(dict.fromkeys(name for found in shares.values() for name in found))
     rows = [
-        (named(label), gpu(label), *(f"{found[name]:.2f}" if name in found else NONE for name in names))
+        (named(label), gpu(label, stage), *(f"{found[name]:.2f}" if name in found else NONE for name in names))
         for label, found in ((label, shares[label]) for label in labels.values())
         if label != FLOOR
     ]
@@ -245,11 +246,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "stages": stages,
     "primary": primary,
     "verdicts": verdicts,
-    "k512": partial(secondary, "k512"),
+    "k512": partial(secondary, "k512", "timing-k512"),
     "full-view": partial(secondary, "full-view"),
     "small-model": partial(secondary, "small-model"),
     "fathom 80 and sparq 32": against_sparq32,
-    "times": times,
+    "times": partial(times, "timing"),
+    "times k512": partial(times, "timing-k512"),
 }
 
 
