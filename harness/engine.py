@@ -112,6 +112,8 @@ class Replay:
                     raise
                 except Exception as error:  # one bad session never loses the directory
                     self._fail(session, None, f"{type(error).__name__}: {error}")
+                if self.model.device.type == "cuda":
+                    torch.cuda.empty_cache()  # for the other processes on this GPU
         return self.outcome
 
     def _session(self, session: Session) -> None:

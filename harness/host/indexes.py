@@ -99,15 +99,10 @@ class LayerIndexes(ABC):
 class WholeStore(LayerIndexes):
     """Indexes built in one go from the keys of all complete blocks: of plugins, whose stores may not be block-local,
     and of the oracle, whose store is the rows themselves.
-
-    `keys_of` gives a layer's keys `[H, n, d]` as they stand.
     """
 
-    def __init__(
-        self, scanner: Scanner, states: Mapping[int, State], keys_of: Callable[[int], Tensor], device: torch.device
-    ) -> None:
+    def __init__(self, scanner: Scanner, states: Mapping[int, State], device: torch.device) -> None:
         super().__init__(scanner, states, device)
-        self._keys_of = keys_of
         self._built: dict[int, Index] = {}
         self._blocks = 0
 
@@ -123,12 +118,15 @@ class WholeStore(LayerIndexes):
     def allocated_bytes(self) -> int:
         return self.nbytes
 
-    def build(self, blocks: int) -> None:
-        """Build every layer over the first `blocks` blocks, unless that is what there is."""
+    def build(self, blocks: int, keys_of: Callable[[int], Tensor]) -> None:
+        """Build every layer over the first `blocks` blocks, unless that is what there is.
+
+        `keys_of` gives a layer's keys `[H, n, d]`. It is not kept: whoever gives them keeps this store.
+        """
         if not self._built or blocks != self._blocks:
             with self.clock.running():
                 self._built = {
-                    layer: self.scanner.build(self._keys_of(layer)[:, : blocks * BLOCK], state)
+                    layer: self.scanner.build(keys_of(layer)[:, : blocks * BLOCK], state)
                     for layer, state in self.states.items()
                 }
             self._blocks = blocks

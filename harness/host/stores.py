@@ -91,7 +91,7 @@ class SessionStores:
             store = self._stores[key] = self._make(scanner, states)
         self._extend(store)
         if isinstance(store, WholeStore):
-            store.build(self.blocks)
+            store.build(self.blocks, self.keys if scanner.reads_rows else self._rows.keys)
         store.verify()
         return store
 
@@ -117,10 +117,8 @@ class SessionStores:
 
     def _make(self, scanner: Scanner, states: Mapping[int, State]) -> LayerIndexes:
         states = {layer: states[layer] for layer in self.layers}
-        if scanner.reads_rows:
-            return WholeStore(scanner, states, self.keys, self._device)
-        if not is_block_local(scanner):
-            return WholeStore(scanner, states, lambda layer: self._rows.keys(layer), self._device)
+        if scanner.reads_rows or not is_block_local(scanner):
+            return WholeStore(scanner, states, self._device)
         return IndexStore(
             scanner,
             states,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ import tiny_replay
 import leadline.agreement
 from leadline.config import RunSpec
 from leadline.database import Results
+from leadline.engine import Replay
 from leadline.errors import UsageError
 from leadline.model import LoadedModel
+from leadline.prefilled import Prefilled
 from leadline.records import SEEN
 from leadline.replaying import Part
 from leadline.scanners.calibration import Calibration
@@ -401,3 +405,40 @@ def test_steps_left_out_are_listed_with_the_reason(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         reasons = [row[0] for row in connection.execute("SELECT reason FROM exclusion")]
     assert any("shorter than 8k = 320" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["each ends well", "the first fails"])
+def test_a_session_s_memory_is_free_before_the_next_begins(
+    fails: bool, place: Path, loaded: LoadedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gigabytes on a GPU or pinned on the host: they may not wait for the garbage collector."""
+    made: list[weakref.ref[Any]] = []
+    left: list[int] = []
+    prepare, replay_one, decode = Prefilled.__init__, Replay._session, Prefilled.branch
+
+    def remembered(self: Prefilled, *arguments: Any, **options: Any) -> None:
+        prepare(self, *arguments, **options)
+        made.extend(weakref.ref(held) for held in (self, self.rows, self.stores))
+
+    def counted(self: Replay, session: Any) -> None:
+        left.append(sum(one() is not None for one in made))
+        replay_one(self, session)
+
+    def failing(self: Prefilled, *arguments: Any) -> Any:
+        found = decode(self, *arguments)
+        if fails and len(left) == 1:
+            raise RuntimeError("out of memory")
+        return found
+
+    monkeypatch.setattr(Prefilled, "__init__", remembered)
+    monkeypatch.setattr(Replay, "_session", counted)
+    monkeypatch.setattr(Prefilled, "branch", failing)
+    gc.collect()
+    gc.disable()
+    try:
+        _, outcome = tiny_replay.run(wanted(place), tmp_path / "two.sqlite", loaded)
+    finally:
+        gc.enable()
+    assert outcome.failed == int(fails)
+    assert left == [0, 0]
+    assert len(made) == 2 * 2 * 3  # two sessions in chunks of two sizes

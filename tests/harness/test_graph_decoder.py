@@ -5,6 +5,8 @@ Where there is no GPU the ops are their references; the step, its buffers and it
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -89,6 +91,22 @@ def test_a_branch_is_the_engine_s(spec: str) -> None:
     torch.testing.assert_close(torch.tensor(fused.margins), torch.tensor(eager.margins), rtol=1e-3, atol=1e-4)
     assert own.realised == own.planned
     assert own == ledger or _differs_by_rounding(own, ledger)
+
+
+@pytest.mark.parametrize("spec", [*LANES, "dense"])
+def test_buffers_and_steps_go_with_their_session(spec: str) -> None:
+    """At once, not when the garbage collector comes by: they are gigabytes of GPU memory."""
+    made = prefilled(model(), 300, True)
+    gc.collect()
+    gc.disable()
+    try:
+        branch(made, spec)
+        assert made.decoder is not None
+        held = [weakref.ref(one) for one in (made, made.rows, made.stores, made.decoder, made.decoder.scratch)]
+        del made
+        assert not [one() for one in held if one() is not None]
+    finally:
+        gc.enable()
 
 
 def _differs_by_rounding(own: ByteLedger, ledger: ByteLedger) -> bool:
