@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 from pathlib import Path
 
 import pytest
+from decode_times import STEPS, decode_time
 from typer.testing import CliRunner
 
+from leadline.bench.records import DecodeSpec
+from leadline.bench.storage import KIND, save
 from leadline.cli import app
 from leadline.database import Results
 from leadline.environment import capture
@@ -208,3 +213,25 @@ def test_a_database_of_measurements_alone_has_a_report(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "How far each scanner" in (tmp_path / "out" / "report.html").read_text()
     assert "| sparq:r=16 |" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_measurements_of_several_kinds_have_a_report_each(tmp_path: Path) -> None:
+    path, out = tmp_path / "r.sqlite", tmp_path / "out"
+    store(path, result())
+    with Results.open(path) as database:
+        number = database.start_measurement(KIND, DecodeSpec(), capture("cpu"), "leadline bench decode")
+        save(database, number, [decode_time(label) for label in STEPS])
+        database.finish_measurement(number)
+    formats = [part for name in ("html", "md", "json", "csv") for part in ("--format", name)]
+    done = CliRunner().invoke(app, ["report", str(path), "--out", str(out), *formats], catch_exceptions=False)
+    names = ["report-decode.html", "report-fidelity.html", "report-decode.md", "report-fidelity.md"]
+    assert done.stdout.split("\n")[:-1] == [str(out / name) for name in (*names, "report.json", "report.csv")]
+    assert "| sparq:r=16 |" in (out / "report-fidelity.md").read_text()
+    assert "# How long a decode step takes" in (out / "report-decode.md").read_text()
+    figures = json.loads((out / "report.json").read_text())
+    assert list(figures) == ["decode", "fidelity"]
+    assert len(figures["decode"]["decode"]) == len(STEPS)
+    printed = CliRunner().invoke(app, ["report", str(path), "--json"], catch_exceptions=False)
+    assert json.loads(printed.stdout) == figures
+    with (out / "report.csv").open() as lines:
+        assert {row["kind"] for row in csv.DictReader(lines)} == {"decode", "fidelity"}
