@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,7 +114,8 @@ class Replay:
                 except Exception as error:  # one bad session never loses the directory
                     self._fail(session, None, f"{type(error).__name__}: {error}")
                 if self.model.device.type == "cuda":
-                    torch.cuda.empty_cache()  # for the other processes on this GPU
+                    with suppress(RuntimeError):  # what broke the GPU stands with the session that met it
+                        torch.cuda.empty_cache()  # for the other processes on this GPU
         return self.outcome
 
     def _session(self, session: Session) -> None:

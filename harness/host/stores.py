@@ -91,7 +91,7 @@ class SessionStores:
             store = self._stores[key] = self._make(scanner, states)
         self._extend(store)
         if isinstance(store, WholeStore):
-            store.build(self.blocks, self.keys if scanner.reads_rows else self._rows.keys)
+            store.build(self.blocks, self.keys if store.scanner.reads_rows else self._rows.keys)
         store.verify()
         return store
 
